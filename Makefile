@@ -14,7 +14,7 @@ DEV := $(VENV)/.dev
 # a process that is killed fails its test by name; replaced, the others would wait for it forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
 # the system tests that measure time, or would be hurried by others at their side
-ALONE := $(patsubst %,tests/system/test_%.py,demo site page views server ranks)
+ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
 
 .PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu clean
 

@@ -57,7 +57,7 @@ FIELDS = [
     "vectors",
     "codes",
     "picture",
-    "said",
+    "prediction",
     "penalty",
 ]  # what is hashed of the objects that runs and models return
 
@@ -204,7 +204,7 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
     "language-elmo": lambda run: [*run.embed(SENTENCES), *run.embed(SENTENCES, layer=1, pool="words")],
     "masked": lambda run: [*run.fill(MASKED), *run.embed(SENTENCES, pool="cls")],
     "span-corruption": lambda run: run.fill(MASKED),
-    "text-to-text": lambda run: [run.translate(run.prefixed(SENTENCES, "german")), run.classify(SENTENCES, "gender")],
+    "text-to-text": lambda run: [run.translate(run._prefixed(SENTENCES, "german")), run.classify(SENTENCES, "gender")],
     "classify": lambda run: run.classify(SENTENCES),
     "classify-images": lambda run: [*run.classify(IMAGES), *run.embed(IMAGES)],
     "regress": lambda run: run.classify(SENTENCES),
@@ -247,10 +247,10 @@ def run_of(name, folder):
 
 def inspect(run):
     """The weights, the first training batches, what the model makes of a validation batch, and the scores."""
-    rows, _ = run.training_rows(read_dataset(run.recipe.data).train)
-    training = Batches(rows, run.recipe.train.budget(run.longest), run.recipe.seed)
+    rows, _ = run._training_rows(read_dataset(run.recipe.data).train)
+    training = Batches(rows, run.recipe.train.budget(run._max_positions), run.recipe.seed)
     batches = [training.batch(0, index).to(run.device) for index in range(3)]
-    batch = next(sequential_batches(run.evaluation_rows(run.data.valid), 512)).to(run.device)
+    batch = next(sequential_batches(run._evaluation_rows(run.data.valid), 512)).to(run.device)
     with torch.no_grad(), regard.watch(run.model) as seen:
         output = run.model(**batch.inputs)
     scores = json.loads((run.folder / "scores.json").read_text())

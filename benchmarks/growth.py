@@ -21,12 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from regard import recipe as recipes
 from regard.decoding.batching import SearchParams, decode_all, text_sources
-from regard.models.registry import MODELS
 from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
 from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
+from regard.tasks import build_recipe, find_task
 from regard.tokens.special_tokens import BOS, EOS, PAD
 
 GPU = torch.cuda.is_available()
@@ -74,7 +73,7 @@ def make_plan(work: str, rows: int, length: int, width: int | None, precision: s
             **({"compile": True, "cuda_graphs": True} if GPU else {}),
         },
     }
-    recipe = recipes.build_recipe(settings, name=work)
+    recipe = build_recipe(settings, name=work)
     return plan_recipe(work, recipe, (vocabulary, vocabulary), (length, length))
 
 
@@ -106,7 +105,11 @@ def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point
     plan, before = make_plan("base", rows, length, None, precision), memory_in_use()
     recipe, vocabulary = plan.recipe, plan.vocabulary
     with torch.device(DEVICE):
-        model = MODELS["translate"]["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
+        model = (
+            find_task("translate", "transformer")
+            .models["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize)
+            .eval()
+        )
     with torch.no_grad():
         model.output.weight[[EOS, PAD, BOS]] = 0
         model.output.weight *= 4

@@ -25,7 +25,7 @@ from PIL import Image
 
 from regard import cli
 from regard.corpus.decode_image import decode_image
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageFile
 from regard.errors import UserError
 from regard.training.checkpoint import read_weights
 
@@ -209,7 +209,7 @@ ROWS = {
     "a field that is a list": ("a.jsonl", b'{"source": "one", "target": ["eins"]}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a number of 5,000 digits": ("a.jsonl", b'{"source": ' + b"1" * 5000 + b', "target": "x"}\n', r"a\.jsonl:1 is not JSON"),
     "100,000 brackets": ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1 is not JSON"),
-    "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has half a character .* in 'source'"),
+    "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has a lone surrogate .* in 'source'"),
     "neither table nor two files": ("a.csv", b"one,eins\n", r"a\.csv: give two aligned files"),
 }
 
@@ -251,7 +251,7 @@ ONE_TEXT = {
         ANSWER,
         "a.jsonl",
         b'{"question": "who?", "context": "Ann left.", "answers": [{"text": "Ann", "start": 1}]}\n',
-        r":1: the answer 'Ann' should stand at start = 1",
+        r":1: the answer 'Ann' should be at start = 1",
     ),
     "an answer at a place that is no number": (
         ANSWER,
@@ -370,7 +370,7 @@ TOKENIZERS = {
     "a token for a number": (vocabulary(lambda t: t["model"].update(vocab={"one": "1"})), r"t\.json is not a usable"),
     "no vocabulary": (vocabulary(lambda t: t["model"].pop("vocab")), r"t\.json is not a usable tokenizer\.json"),
     "a token twice": (vocabulary(lambda t: t["model"]["vocab"].update(two=4)), r"t\.json: 'one' and 'two' are both token 4"),
-    "a number left out": (vocabulary(lambda t: t["model"]["vocab"].update(two=9)), r"t\.json: no token has the number 5"),
+    "a number left out": (vocabulary(lambda t: t["model"]["vocab"].update(two=9)), r"t\.json: no token has the id 5"),
     "other marks": (vocabulary(lambda t: (t["model"]["vocab"].pop("</s>"), t["added_tokens"].pop(2))), r"t\.json"),
     "UTF-16": ("{}".encode("utf-16"), r"t\.json is not a usable tokenizer\.json"),
     "a folder": (lambda path: path.mkdir(), r"t\.json is not a regular file"),
@@ -436,7 +436,7 @@ def test_run_folders(regard, tiny_run, tmp_path, name):
 
 RESUMED = {
     "one of which a bit is wrong": (["--from", "60"], r"step-00000060 is damaged: model\.safetensors does not match its hash"),
-    "one that is not there": (["--from", "45"], r"no checkpoint .*step-00000045; there are: step-00000030, step-00000060"),
+    "one that is not there": (["--from", "45"], r"no checkpoint .*step-00000045; available: step-00000030, step-00000060"),
     "one by no name": (["--from", "best"], r"--from best: give a step"),
     "one that has none before it": (["--verify", "20", "--from", "30"], r"no good checkpoint 20 steps before step 30"),
 }
@@ -495,9 +495,9 @@ def png_of(width, height):
 
 
 PICTURES = {
-    "empty": (b"", r"is not a PNG, JPEG or WebP picture"),
-    "text": (b"a picture\n", r"is not a PNG, JPEG or WebP picture"),
-    "a GIF": (b"GIF89a" + bytes(30), r"is not a PNG, JPEG or WebP picture"),
+    "empty": (b"", r"is not a PNG, JPEG or WebP image"),
+    "text": (b"a picture\n", r"is not a PNG, JPEG or WebP image"),
+    "a GIF": (b"GIF89a" + bytes(30), r"is not a PNG, JPEG or WebP image"),
     "cut off": (png((60, 60))[:-40], r"is damaged"),
     "only its header": (png()[:33], r"is damaged|is not a PNG"),
     "a wrong bit": (png()[:50] + bytes([png()[50] ^ 255]) + png()[51:], r"is damaged"),
@@ -517,7 +517,7 @@ def test_pictures(name):
 
 @pytest.mark.parametrize(
     "make, said",
-    [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"), (lambda path: None, "no picture")],
+    [(lambda path: path.mkdir(), "is a folder"), (fifo, "is not a regular file"), (lambda path: None, "no image")],
     ids=["folder", "FIFO", "missing"],
 )
 def test_pictures_that_are_no_files(tmp_path, make, said):
@@ -536,15 +536,15 @@ def shard(path, broken=False):
 
 
 GALLERIES = {
-    "a shard cut off": ("a.tar", lambda path: shard(path, broken=True), r"a\.tar is not whole|is not a whole tar shard"),
-    "a shard that is none": ("a.tar", b"nothing" * 200, r"a\.tar is not a whole tar shard"),
+    "a shard cut off": ("a.tar", lambda path: shard(path, broken=True), r"a\.tar is truncated|is not a complete tar shard"),
+    "a shard that is none": ("a.tar", b"nothing" * 200, r"a\.tar is not a complete tar shard"),
     "no label": ("a.tar", shard, r"a\.png has no label"),
-    "a picture that is not there": ("a.tsv", b"nowhere.png\tcat\n", r"a\.tsv:1 names a picture that is not there"),
-    "an index that leads too far": ("a.index.tsv", b"x\t0\t99999999\tcat\n", r"a\.index\.tsv:1 says that a picture begins"),
-    "an index without pictures": ("b.index.tsv", b"x\t0\t9\tcat\n", r"needs its pictures beside it"),
+    "a picture that is not there": ("a.tsv", b"nowhere.png\tcat\n", r"a\.tsv:1 names an image that does not exist"),
+    "an index that leads too far": ("a.index.tsv", b"x\t0\t99999999\tcat\n", r"a\.index\.tsv:1 says that an image begins"),
+    "an index without pictures": ("b.index.tsv", b"x\t0\t9\tcat\n", r"needs its images beside it"),
     "a compressed shard": ("a.tar.gz", b"", r"is a compressed shard"),
-    "an empty folder": ("pictures", lambda path: path.mkdir(), r"has no pictures"),
-    "no gallery": ("a.doc", b"", r"give a folder with one folder a label"),
+    "an empty folder": ("pictures", lambda path: path.mkdir(), r"has no images"),
+    "no gallery": ("a.doc", b"", r"give a folder with one folder per label"),
 }
 
 
@@ -553,7 +553,7 @@ def test_galleries(regard, good, name):
     file, content, said = GALLERIES[name]
     (good / "a.jpgs").write_bytes(png())
     put(good / file, content)
-    recipe = CLASSIFY.replace("[train]", 'size = 12\n[model]\nkind = "vit"\npatch = 4\n[train]').replace("v.tsv", file)
+    recipe = CLASSIFY.replace("[train]", 'size = 12\n[model]\nkind = "vit"\npatch_size = 4\n[train]').replace("v.tsv", file)
     refused(train(regard, good, recipe, source=file), said)
 
 
@@ -600,7 +600,7 @@ WORKS = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_what_must_work(name, good):
-    from regard.corpus.pairs import read_pairs
+    from regard.corpus.text_files import read_pairs
 
     (good / "a.en").write_bytes(WORKS[name])
     found = read_pairs([good / "a.en", good / "a.de"])

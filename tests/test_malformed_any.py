@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from PIL import Image
 from safetensors.numpy import save as tensors_as_bytes
 
-from regard import recipe as recipes
 from regard.corpus.decode_image import decode_image
 from regard.corpus.image_files import read_images
-from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
-from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text
 from regard.corpus.word_vectors import read_word_vectors
 from regard.errors import UserError
+from regard.tasks import read_recipe
 from regard.tokens.tokenizer import load_any_tokenizer
 from regard.training import checkpoint
 
@@ -85,7 +84,7 @@ READERS = {
     ),
     "questions, jsonl": ("a.jsonl", json.dumps(SQUAD).encode() + b"\n", lambda path: read_questions([path])),
     "vectors": ("a.txt", b"2 3\none 0.1 0.2 0.3\ntwo 1 2 3\n", lambda path: read_word_vectors(path, {"one", "two"}, width=3)),
-    "recipe": ("r.toml", RECIPE, recipes.read_recipe),
+    "recipe": ("r.toml", RECIPE, read_recipe),
     "vocabulary": ("t.json", tokenizer(), load_any_tokenizer),
     "PNG": ("a.png", picture(), lambda path: decode_image(path.read_bytes(), "a.png").load()),
     "JPEG": ("a.jpg", picture("JPEG"), lambda path: decode_image(path.read_bytes(), "a.jpg").load()),

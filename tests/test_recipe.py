@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.recipe import PRESETS, Recipe, build_recipe, parse_recipe, read_recipe
+from regard.recipe import PRESETS, Recipe
+from regard.tasks import build_recipe, parse_recipe, read_recipe
 
 ROOT = Path(__file__).parent.parent
 WORLD = "[data.world]\n"
@@ -48,7 +49,7 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
             ["task=masked", "model.kind=transformer", "model.convolution=3", "data.pack=true"],
             r"would see from one text into",
         ),
-        (WORLD, ["train.steps"], r"is not of the form part.setting=value"),
+        (WORLD, ["train.steps"], r"is not of the form section.setting=value"),
         (WORLD, ["seed.x=1"], r"seed"),
         ("", [], r"setting data is missing"),
         ("[data]\ntrain = ['a', 'b']", [], r"no validation set"),

@@ -25,7 +25,7 @@ regard('show translator "The goat finds the cake under the sofa because it is ba
 # %%
 from regard.run.load import load
 from regard.show.figures.matrix import attention_matrix
-from regard.tasks.gold import align_gold, best_alignment_head
+from regard.tasks.shared.gold import align_gold, best_alignment_head
 from regard.worlds import bilingual
 
 

@@ -23,7 +23,7 @@ from regard.run.load import load
 
 run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
-words = run.best([sentence])[0].text.split()
+words = run.translate(sentence)[0].text.split()
 pronoun = next(word for word in words if word in ("er", "sie", "es"))
 regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross --layer 2 --out said.svg')
 
@@ -51,7 +51,7 @@ print(f"without it, the log-probability of the right pronoun falls by {heads.pro
 import numpy as np
 
 from regard.show.figures.matrix import attention_matrix
-from regard.tasks.gold import align_gold
+from regard.tasks.shared.gold import align_gold
 from regard.worlds import bilingual
 
 tests = bilingual.generate(200, seed=1, level=1, split="test", pronoun_fraction=0.5)

@@ -32,7 +32,7 @@ from regard.show.figures.image_figures import ImageAttention, image_attention_fi
 run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]
 captions = [test.captions[0].text for test in chosen]
-found = run.look([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
+found = run.align([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
 figure(
     image_attention_figure([ImageAttention(test.pixels(), look.words, look.weights) for test, look in zip(chosen, found)]),
     "read.png",

@@ -1,23 +1,36 @@
 """Train, use and see through attention models.
 
-run = regard.load("runs/demo")            open a run folder
-run.best(["The dog sleeps."])             translate
-with regard.watch(run.model) as seen: …   see what it attends to
-regard.Record.read("a.attn")              what was seen and kept in a file
-regard.train("recipe.toml")               make a run
+run = regard.load("runs/demo")                open a run folder
+run.translate("The dog sleeps.")[0].text      translate
+with regard.watch(run.model) as seen: …       record what it attends to
+regard.Record.read("a.attn")                  read a recording from a file
+regard.train("recipe.toml")                   train a model
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
 
-PUBLIC = {
+if TYPE_CHECKING:
+    from regard.attention.core import attend, attend_with_weights, context_attention, key_value_attention, self_attention
+    from regard.attention.edit import edit
+    from regard.attention.masks import Mask
+    from regard.attention.record import Record
+    from regard.attention.watch import watch
+    from regard.recipe import Recipe
+    from regard.run.convert import convert
+    from regard.run.load import load
+    from regard.run.train import train
+    from regard.tasks.base import Run
+
+_MODULES = {
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
     "Record": "regard.attention.record",
     "Run": "regard.tasks.base",
     "attend": "regard.attention.core",
+    "attend_with_weights": "regard.attention.core",
     "context_attention": "regard.attention.core",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
@@ -27,6 +40,7 @@ PUBLIC = {
     "train": "regard.run.train",
     "watch": "regard.attention.watch",
 }
+"""The public names and the modules that define them: imported when they are first used, so that `import regard` is instant."""
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,6 +51,7 @@ __all__ = [
     "UserError",
     "__version__",
     "attend",
+    "attend_with_weights",
     "context_attention",
     "convert",
     "edit",
@@ -49,7 +64,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is asked for: `import regard` itself stays instant."""
-    if name in PUBLIC:
-        return getattr(import_module(PUBLIC[name]), name)
+    """Import a public name."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for tab completion."""
+    return __all__

@@ -25,8 +25,8 @@ from regard.attention.multihead import Attention
 from regard.attention.scores import AdditiveScore
 from regard.attention.watch import watch
 from regard.errors import UserError
-from regard.models.registry import MODELS
 from regard.recipe import EncoderModel
+from regard.tasks import find_task
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,8 @@ def test_chunks_are_disjoint_and_cover_the_map(shape, entries, multiple):
 
 
 def bert(layers=3, length=64, **settings):
-    made = EncoderModel(kind="transformer", layers=layers, width=16, heads=2, feed_forward=16, max_length=length, **settings)
-    return MODELS["encode"]["transformer"](made, 20).eval()
+    settings = EncoderModel(kind="transformer", layers=layers, width=16, heads=2, feed_forward=16, max_length=length, **settings)
+    return find_task("encode", "transformer").models["transformer"](settings, 20).eval()
 
 
 @given(st.integers(1, 60_000), st.sampled_from(REDUCTIONS), st.booleans(), st.booleans(), st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""Watching changes no output and records what the model used; editing changes only what it is told to."""
+"""Watching changes no output and records what the model used; editing changes the chosen weights only."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from regard.attention.edit import edit
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.errors import UserError
-from regard.models.registry import MODELS
 from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import (
@@ -21,6 +20,7 @@ from regard.recipe import (
     TransformerModel,
     UniversalModel,
 )
+from regard.tasks import find_task
 
 KINDS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
@@ -147,7 +147,7 @@ FAMILIES = {
 @pytest.fixture(params=FAMILIES)
 def family(request):
     task, settings, sizes, inputs = FAMILIES[request.param]
-    return MODELS[task][settings.kind](settings, *sizes).eval(), inputs
+    return find_task(task, settings.kind).models[settings.kind](settings, *sizes).eval(), inputs
 
 
 @pytest.mark.parametrize("heads, rows", [(None, None), ([0], [-1, 0])])

@@ -1,4 +1,4 @@
-"""Every pair once an epoch, within budget, little padding, and a pure function of (seed, epoch, step)."""
+"""Batches: every pair once per epoch, within the token budget, little padding, a pure function of (seed, epoch, index)."""
 
 from functools import partial
 
@@ -47,26 +47,26 @@ ROWS = st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_size=8
 
 
 @given(ROWS, st.data())
-def test_ragged_rows_are_rows(rows, data):
+def test_ragged_take_truncate_and_pad_equal_list_operations(rows, data):
     ragged = Ragged.from_rows(rows)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)), dtype=np.int64)
     assert [list(row) for row in (ragged.take(chosen)[i] for i in range(len(chosen)))] == [rows[i] for i in chosen]
-    most = data.draw(st.integers(0, 6))
-    cut = ragged.truncate(most)
-    assert [list(cut[i]) for i in range(len(rows))] == [row[:most] for row in rows]
+    longest_side = data.draw(st.integers(0, 6))
+    cut = ragged.truncate(longest_side)
+    assert [list(cut[i]) for i in range(len(rows))] == [row[:longest_side] for row in rows]
     rectangle = ragged.to_padded(pad=0, prefix=[1], suffix=[2])
     assert [[x for x in row if x] for row in rectangle.tolist()] == [[1, *row, 2] for row in rows]
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=200), st.integers(30, 200))
-def test_batches_hold_every_pair_once_within_budget(lengths, budget):
+def test_group_by_length_has_every_row_once_within_the_token_budget(lengths, budget):
     source, target = np.array(lengths).T
     batches = group_by_length([source, target], budget, np.random.default_rng(0).permutation(len(source)))
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(source)))
     assert all(len(rows) * max(source[rows].max(), target[rows].max()) <= budget for rows in batches)
 
 
-def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
+def test_an_epoch_has_every_sentence_pair_once_and_decodes_to_the_text(store, tokenizers):
     batches = Batches(store, 512, seed=1)
     seen = {}
     for i in range(len(batches.plan(2))):
@@ -80,16 +80,16 @@ def test_an_epoch_reads_every_sentence_once_and_as_it_is(store, tokenizers):
     assert [seen[i] for i in range(len(PAIRS))] == list(zip(PAIRS.source, PAIRS.target))
 
 
-def test_a_batch_is_a_pure_function_of_seed_epoch_and_step(store):
+def test_a_batch_is_a_pure_function_of_seed_epoch_and_index(store):
     one, other = Batches(store, 512, seed=1), Batches(store, 512, seed=1)
-    other.batch(4, 3)  # having been elsewhere changes nothing
+    other.batch(4, 3)  # earlier calls must not matter
     for epoch, index in ((0, 0), (3, 5), (1, 2)):
         assert torch.equal(one.batch(epoch, index).inputs["source"], other.batch(epoch, index).inputs["source"])
     orders = [np.concatenate(Batches(store, 512, seed=seed).plan(epoch)).tolist() for seed, epoch in ((1, 0), (1, 1), (2, 0))]
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_dropout_segments_anew_each_epoch(tokenizers):
+def test_bpe_dropout_segments_differently_in_each_epoch(tokenizers):
     store = translations(PAIRS, tokenizers, bpe_dropout=0.3, seed=3)
     rows = np.arange(50)
     first, second = store.source.take(rows, 1, 0), store.source.take(rows, 1, 1)
@@ -98,7 +98,7 @@ def test_dropout_segments_anew_each_epoch(tokenizers):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, workers):
+def test_iterate_is_independent_of_workers_and_of_the_starting_place(store, workers):
     batches = Batches(store, 2048, seed=1)
     alone = list(batches.iterate(len(batches.plan(0)) + 5, workers=0))
     helped = list(Batches(store, 2048, seed=1).iterate(len(alone), workers=workers))
@@ -107,18 +107,18 @@ def test_the_number_of_workers_and_the_place_to_begin_change_nothing(store, work
         assert (e, i) == (f, j) and torch.equal(a.inputs["source"], b.inputs["source"]) and torch.equal(a.labels, b.labels)
 
 
-def test_ranks_share_each_batch(store):
+def test_the_ranks_shards_make_up_each_batch(store):
     whole, first, second = (Batches(store, 512, seed=1, rank=r, world_size=n) for r, n in ((0, 1), (0, 2), (1, 2)))
     for i in range(5):
         both = np.concatenate([first.batch(0, i).rows, second.batch(0, i).rows])
         assert sorted(both) == sorted(whole.batch(0, i).rows)
 
 
-def test_little_padding(store):
+def test_translation_batches_have_less_than_8_percent_padding(store):
     assert Batches(store, 2048, seed=1).padding_fraction() < 0.08
 
 
-def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
+def test_sequential_batches_have_each_pair_once_without_bpe_dropout(store, tokenizers):
     rows = np.concatenate([batch.rows for batch in sequential_batches(store, 512)])
     assert sorted(rows.tolist()) == list(range(len(PAIRS)))
     batch = next(sequential_batches(store, 512))
@@ -126,7 +126,7 @@ def test_evaluation_reads_each_pair_once_without_dropout(store, tokenizers):
     assert source[0, : lengths[0] - 1].tolist() == tokenizers[0].encode([PAIRS.source[batch.rows[0]]])[0]
 
 
-def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
+def test_a_token_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch):
     first = open_token_store(PAIRS.source, tokenizers[0])
     assert isinstance(first.ids.flat, np.memmap)
     monkeypatch.setattr("regard.batches.token_store.build_token_store", lambda *_, **__: pytest.fail("built again"))
@@ -136,7 +136,7 @@ def test_a_store_is_built_once_and_found_by_its_content(tokenizers, monkeypatch)
     assert not list(cache_root().glob(".building-*"))
 
 
-def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):
+def test_too_long_examples_are_refused_dropped_or_truncated(tokenizers):
     pairs = SentencePairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
     options = dict(encode=partial(translations, tokenizers=tokenizers), max_length=60)
     with pytest.raises(UserError, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
@@ -149,7 +149,7 @@ def test_lines_too_long_are_refused_dropped_or_cut(tokenizers):
         evaluation_rows(pairs, too_long="error", **options)
 
 
-def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(tokenizers):
+def test_bpe_dropout_never_exceeds_max_length(tokenizers):
     longest = int(build_token_store(PAIRS.source, tokenizers[0]).ids.lengths.max()) + 1
     segment = partial(translations, tokenizers=tokenizers, bpe_dropout=0.5, seed=0)
     store, _ = training_rows(PAIRS, segment, max_length=longest, too_long="drop")
@@ -158,7 +158,7 @@ def test_dropped_merges_never_make_a_sentence_longer_than_the_model_allows(token
 
 
 @given(st.integers(0, 2**40), st.integers(0, 1000))
-def test_chance_is_even_and_stateless(seed, epoch):
+def test_hash_uniform_is_uniform_uncorrelated_and_stateless(seed, epoch):
     numbers = rng.hash_uniform(seed, epoch, np.arange(4000))
     assert np.array_equal(numbers, rng.hash_uniform(seed, epoch, np.arange(4000)))
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.03
@@ -166,8 +166,8 @@ def test_chance_is_even_and_stateless(seed, epoch):
     assert abs(np.corrcoef(numbers, rng.hash_uniform(seed, epoch + 1, np.arange(4000)))[0, 1]) < 0.1
 
 
-def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store):
-    """Every pair once; lengths of eight, or as long as any on their side; what is asked is what was asked."""
+def test_pad_to_multiple_of_gives_few_shapes_and_the_same_examples(store):
+    """Every pair once; lengths are multiples of eight or the longest of their side; the labels are the same."""
     plain, filled = Batches(store, 600, 3), Batches(store, 600, 3, pad_to_multiple_of=8)
     for epoch in (0, 1):
         longest = [int(side.max()) for side in store.lengths(3, epoch)]
@@ -175,8 +175,8 @@ def test_filled_up_to_a_multiple_few_shapes_come_and_nothing_else_changes(store)
         assert sorted(np.concatenate([batch.rows for batch in batches])) == list(range(len(store)))
         for batch in batches:
             assert batch.labels.shape == batch.inputs["target"].shape
-            for part, most in ((batch.inputs["source"], longest[0]), (batch.inputs["target"], longest[1])):
-                assert part.size(1) in (most, longest[0], longest[1]) or part.size(1) % 8 == 0
+            for part, longest_side in ((batch.inputs["source"], longest[0]), (batch.inputs["target"], longest[1])):
+                assert part.size(1) in (longest_side, longest[0], longest[1]) or part.size(1) % 8 == 0
                 assert part.size(1) <= max(longest) and part.numel() <= 600
             again = store.batch(batch.rows, 3, epoch)
             assert batch.label_count() == again.label_count()

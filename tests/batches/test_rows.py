@@ -1,4 +1,4 @@
-"""Every shape of task as batches: what is read, what should be said, and nothing asked of padding."""
+"""Rows of every task: the inputs and labels of their batches; padding is ignored."""
 
 from itertools import pairwise
 
@@ -17,20 +17,20 @@ from regard.tokens.special_tokens import BOS, EOS, PAD
 TEXTS = st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
-def said(labels):
+def not_ignored(labels):
     return [label for label in labels.tolist() if label != IGNORE_INDEX]
 
 
 @given(TEXTS)
-def test_a_language_model_says_every_word_and_the_end(texts):
+def test_language_model_labels_are_every_token_and_eos(texts):
     for batch in sequential_batches(LanguageModelRows(TokenStore(Ragged.from_rows(texts))), 20):
         for row, target, labels in zip(batch.rows, batch.inputs["target"], batch.labels):
-            assert said(labels) == [*texts[row], EOS]
+            assert not_ignored(labels) == [*texts[row], EOS]
             assert target.tolist()[: len(texts[row]) + 1] == [BOS, *texts[row]]
 
 
 @given(TEXTS)
-def test_both_ways_says_the_word_after_and_the_word_before(texts):
+def test_bidirectional_labels_are_the_next_and_the_previous_token(texts):
     for batch in sequential_batches(BidirectionalRows(TokenStore(Ragged.from_rows(texts))), 20):
         for row, length, labels in zip(batch.rows, batch.inputs["lengths"].tolist(), batch.labels):
             whole = [*texts[row], EOS]
@@ -43,14 +43,14 @@ def test_both_ways_says_the_word_after_and_the_word_before(texts):
 
 
 @given(TEXTS, st.integers(1, 7))
-def test_tags_stay_with_their_tokens_even_when_cut(texts, most):
+def test_tags_stay_aligned_with_their_tokens_when_truncated(texts, max_tokens):
     tags = [[token + 1000 if i % 2 == 0 else IGNORE_INDEX for i, token in enumerate(text)] for text in texts]
-    rows = TaggingRows(TokenStore(Ragged.from_rows(texts)), Ragged.from_rows(tags)).truncate(most + 1)
+    rows = TaggingRows(TokenStore(Ragged.from_rows(texts)), Ragged.from_rows(tags)).truncate(max_tokens + 1)
     for batch in sequential_batches(rows, 20):
         for source, length, labels in zip(batch.inputs["source"], batch.inputs["lengths"].tolist(), batch.labels):
-            assert length <= most + 1 and source[length - 1] == EOS and labels[length - 1] == IGNORE_INDEX
-            asked = labels != IGNORE_INDEX
-            assert (labels[asked] == source[asked] + 1000).all() and asked.sum() == (length - 1 + 1) // 2
+            assert length <= max_tokens + 1 and source[length - 1] == EOS and labels[length - 1] == IGNORE_INDEX
+            predicted = labels != IGNORE_INDEX
+            assert (labels[predicted] == source[predicted] + 1000).all() and predicted.sum() == (length - 1 + 1) // 2
 
 
 @given(TEXTS)
@@ -61,7 +61,7 @@ def test_a_class_stays_with_its_text(texts):
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(0, 3))
-def test_a_stream_is_said_once_an_epoch_wherever_it_begins(length, window, epoch):
+def test_stream_rows_predict_every_token_once_per_epoch(length, window, epoch):
     ids = np.arange(100, 100 + length)
     batches = Batches(StreamRows(ids, window), 20, seed=3)
     pairs = []
@@ -78,12 +78,12 @@ def test_a_stream_is_said_once_an_epoch_wherever_it_begins(length, window, epoch
 
 
 @given(st.integers(2, 60), st.integers(2, 9), st.data())
-def test_windows_that_overlap_ask_for_everything_once_and_with_more_before_it(length, window, data):
+def test_overlapping_stream_windows_predict_every_token_once_with_more_context(length, window, data):
     overlap = data.draw(st.integers(0, window - 1))
-    asked = []
+    predicted = []
     for batch in sequential_batches(StreamRows(np.arange(100, 100 + length), window, overlap), 20):
         for row, read, labels in zip(batch.rows, batch.inputs["target"].tolist(), batch.labels.tolist()):
             found = [(place, token, label) for place, (token, label) in enumerate(zip(read, labels)) if label != IGNORE_INDEX]
             assert row == 0 or all(place >= overlap for place, _, _ in found)
-            asked += [(token, label) for _, token, label in found]
-    assert sorted(asked) == [(i, i + 1) for i in range(100, 99 + length)]
+            predicted += [(token, label) for _, token, label in found]
+    assert sorted(predicted) == [(i, i + 1) for i in range(100, 99 + length)]

@@ -145,9 +145,9 @@ def test_translate_reads_and_writes_lines(regard, tiny_run):
     texts = tiny_run.data.valid.source[:4]
     data = ("\r\n".join([*texts, "", texts[0]])).encode()
     status, out, _ = regard("translate", tiny_run.folder, "--device", "cpu", stdin=data)
-    assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run.best(texts)), "", tiny_run.best(texts[:1])[0].text]
+    assert status == 0 and out.splitlines() == [*(t.text for t in tiny_run._best(texts)), "", tiny_run._best(texts[:1])[0].text]
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "--json", "--device", "cpu")
-    best = tiny_run.best(texts)[0]
+    best = tiny_run._best(texts)[0]
     assert json.loads(out) == {"text": best.text, "score": pytest.approx(best.score, abs=1e-5)}
     status, out, _ = regard("translate", tiny_run.folder, texts[0], "-n", "2", "--beam", "3")
     assert len(out.splitlines()) == 2
@@ -180,8 +180,8 @@ def test_show_writes_figures_and_prints(regard, tiny_run, tmp_path):
     assert status == 0 and "layer 1, head 2" in out
     for arguments, message in [
         (["--out", tmp_path / "a.gif"], ".gif is not a supported format"),
-        ([], "no output"),
-        (["--terminal", "--layer", "9"], "--layer 9"),
+        ([], "no output: add --out"),
+        (["--terminal", "--layer", "9"], "has layers 1, 2"),
         (["--terminal", "--head", "1"], "of which layer"),
     ]:
         status, _, err = regard("show", tiny_run.folder, text, *arguments)

@@ -6,7 +6,7 @@ import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.examples import SentencePairs
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.recipe import PairData
 
@@ -18,7 +18,7 @@ def write(path, *lines):
     return path
 
 
-def test_the_three_forms_hold_the_same_pairs(tmp_path):
+def test_every_file_format_gives_the_same_pairs(tmp_path):
     two = read_pairs([write(tmp_path / "a.en", *(s for s, _ in ROWS)), write(tmp_path / "a.de", *(t for _, t in ROWS))])
     tsv = read_pairs([write(tmp_path / "a.tsv", *(f"id\t{t}\t{s}" for s, t in ROWS))], columns=(2, 1))
     jsonl = read_pairs([write(tmp_path / "a.jsonl", *(json.dumps({"en": s, "de": t}) for s, t in ROWS))], fields=("en", "de"))
@@ -26,7 +26,7 @@ def test_the_three_forms_hold_the_same_pairs(tmp_path):
         assert list(zip(pairs.source, pairs.target)) == ROWS and pairs.lines == [1, 2, 3]
 
 
-def test_columns_may_be_named_and_several_make_a_source(tmp_path):
+def test_columns_by_name_and_sources_of_several_columns(tmp_path):
     named = read_pairs([write(tmp_path / "a.tsv", "de\ten", *(f"{t}\t{s}" for s, t in ROWS))], columns=("en", "de"))
     assert list(zip(named.source, named.target)) == ROWS and named.lines == [2, 3, 4]
     three = read_pairs(
@@ -40,7 +40,7 @@ def test_columns_may_be_named_and_several_make_a_source(tmp_path):
         read_pairs([tmp_path / "a.tsv"], columns=("en", "fr"))
 
 
-def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
+def test_empty_pairs_are_skipped_and_line_numbers_kept(tmp_path):
     pairs = read_pairs([write(tmp_path / "a.en", "one", "", "three"), write(tmp_path / "a.de", "eins", " ", "drei")])
     assert pairs.source == ["one", "three"] and pairs.where(1).endswith("a.en:3")
 
@@ -58,14 +58,14 @@ def test_pairs_empty_on_both_sides_are_left_out_and_lines_still_known(tmp_path):
         ({"a.en": "\n\n", "a.de": "\n\n"}, "has no sentence pairs"),
     ],
 )
-def test_what_is_not_parallel_is_refused(tmp_path, files, said):
+def test_files_that_are_not_parallel_are_refused(tmp_path, files, said):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=said):
         read_pairs([tmp_path / name for name in files])
 
 
-def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
+def test_held_out_pairs_share_no_source_and_do_not_depend_on_order():
     source = [f"sentence {i % 40}" for i in range(200)]
     pairs = SentencePairs(source, [f"Satz {i}" for i in range(200)], lines=list(range(1, 201)))
     train, valid, test = hold_out(pairs, 5)
@@ -80,7 +80,7 @@ def test_held_out_sentences_share_no_source_and_do_not_depend_on_order():
         hold_out(pairs, 11)
 
 
-def test_a_world_is_a_dataset_with_its_truth():
+def test_world_is_a_dataset_with_gold_annotations():
     data = read_dataset(PairData(world={"number": 50, "held_out": 20}))
     assert len(data.train) == 50 and len(data.valid) == len(data.tests["test"]) == 20
     assert data.valid.gold is not None and data.valid.gold[3].source == data.valid.source[3]

@@ -44,7 +44,7 @@ def flat(columns=False):
     return "\n".join(map(json.dumps, rows))
 
 
-def test_every_form_and_packing_says_the_same(tmp_path):
+def test_every_file_format_and_compression_gives_the_same_questions(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(squad("v2.0"), ensure_ascii=False, indent=1), encoding="utf-8")
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(squad("v2.0")).encode()))
     (tmp_path / "c.jsonl.xz").write_bytes(lzma.compress(b"\xef\xbb\xbf" + flat().encode()))
@@ -73,7 +73,7 @@ def change(what):
 
 WRONG = {
     "not json": ("{", r"a.json is not JSON: .*line 1.*\.jsonl"),
-    "lines of json": (flat(), r"a.json is not JSON: Extra data.*an object a line is .jsonl"),
+    "lines of json": (flat(), r"a.json is not JSON: Extra data.*one object per line is .jsonl"),
     "a list": ("[]", "a.json lacks 'data', which should be a list"),
     "nothing": ('{"data": []}', "a.json has no questions"),
     "no paragraphs": ('{"data": [{}]}', r"a.json data\[0\] lacks 'paragraphs'"),
@@ -89,27 +89,27 @@ WRONG = {
     "no start": (change(lambda p, q: q["answers"][0].pop("answer_start")), "answer 'sieben' lacks 'answer_start'"),
     "wrong start": (
         change(lambda p, q: q["answers"][0].update(answer_start=21)),
-        "q0: the answer 'sieben' should stand at answer_start = 21, where 'ieben ' stands; it stands at 20 ",
+        "q0: the answer 'sieben' should be at answer_start = 21, which reads 'ieben '; it is at 20 ",
     ),
     "start outside": (change(lambda p, q: q["answers"][0].update(answer_start=-5)), "answer_start = -5, outside the context"),
     "not there at all": (change(lambda p, q: q["answers"][0].update(text="acht")), "the context does not have it"),
-    "impossible with answers": (change(lambda p, q: q.update(is_impossible=True)), "is said to be impossible, but has answers"),
-    "half a character": (change(lambda p, q: q.update(question="\ud83d?")), "q0 has half a character"),
+    "impossible with answers": (change(lambda p, q: q.update(is_impossible=True)), "is marked impossible but has answers"),
+    "half a character": (change(lambda p, q: q.update(question="\ud83d?")), "q0 has a lone surrogate"),
     "deep": ("[" * 100_000, "is not JSON"),
     "nul": ("{\0}", "has a NUL byte"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named_by_file_and_place(tmp_path, name):
+def test_errors_name_file_and_question(tmp_path, name):
     text, said = WRONG[name]
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(UserError, match=said) as mistake:
+    with pytest.raises(UserError, match=said) as error:
         read_questions([tmp_path / "a.json"])
-    assert "\n" not in str(mistake.value) and str(tmp_path / "a.json") in str(mistake.value)
+    assert "\n" not in str(error.value) and str(tmp_path / "a.json") in str(error.value)
 
 
-def test_other_files_and_questions_without_an_answer_are_refused(tmp_path):
+def test_other_files_and_unanswerable_questions_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("x\ty\n")
     with pytest.raises(UserError, match=r"a.tsv: questions come as SQuAD's .json or as .jsonl"):
         read_questions([tmp_path / "a.tsv"])
@@ -131,16 +131,16 @@ JUNK = st.recursive(
 
 
 @given(JUNK, st.sampled_from(["a.json", "a.jsonl"]))
-def test_whatever_is_in_a_file_is_read_or_a_mistake_in_one_line(tmp_path_factory, junk, name):
+def test_any_json_is_read_or_refused_in_one_line(tmp_path_factory, junk, name):
     path = tmp_path_factory.getbasetemp() / name
     path.write_text(json.dumps(junk))
     try:
         read_questions([path])
-    except UserError as mistake:
-        assert "\n" not in str(mistake)
+    except UserError as error:
+        assert "\n" not in str(error)
 
 
-def test_the_world_asks_what_became_of_a_word_and_knows():
+def test_world_questions_ask_for_the_translation_of_a_word():
     world = {"number": 200, "held_out": 40}
     plain, some = (read_dataset(QuestionData(world=world, unanswerable=none)).train for none in (False, True))
     gold = {pair.target: pair for pair in bilingual.generate(200, 1, level=1)}

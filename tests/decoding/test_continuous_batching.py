@@ -10,8 +10,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import Sampler, greedy
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 
 V = 11
@@ -106,7 +106,7 @@ def check(model, plan, requests):
 def test_translations_equal_those_decoded_alone(which, plan, seed):
     torch.manual_seed(seed)
     settings = TRANSLATORS[which]
-    model = perturb(MODELS["translate"][settings.kind](settings, V, V))
+    model = perturb(find_task("translate", settings.kind).models[settings.kind](settings, V, V))
     check(
         model,
         plan,
@@ -118,7 +118,7 @@ def test_translations_equal_those_decoded_alone(which, plan, seed):
 def test_generated_texts_equal_those_decoded_alone(which, plan, seed):
     torch.manual_seed(seed)
     settings = LANGUAGE_MODELS[which]
-    model = perturb(MODELS["language"][settings.kind](settings, V))
+    model = perturb(find_task("language", settings.kind).models[settings.kind](settings, V))
     check(model, plan, [make_request(one, None, [BOS, *torch.randint(4, V, (one["length"],)).tolist()]) for one in plan])
 
 
@@ -130,7 +130,7 @@ def endless(module, inputs, logits):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_cache_of_an_endless_batch_does_not_grow(beam):
     torch.manual_seed(0)
-    model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
+    model = find_task("translate", "transformer").models["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     batcher, lengths = ContinuousBatcher(model, torch.device("cpu")), []
     for now in range(200):
@@ -144,7 +144,7 @@ def test_cache_of_an_endless_batch_does_not_grow(beam):
 
 def test_on_token_can_end_a_request():
     torch.manual_seed(0)
-    model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
+    model = find_task("translate", "transformer").models["transformer"](TRANSLATORS[0], V, V).eval()
     model.output.register_forward_hook(endless)
     received = []
     request = DecodingRequest(

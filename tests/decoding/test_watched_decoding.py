@@ -12,8 +12,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import Sampler, greedy
 from regard.errors import UserError
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, PositionSettings, RecurrentDecoderModel, RecurrentModel, TransformerModel, UniversalModel
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS
 
 V = 11
@@ -44,7 +44,7 @@ def search(model, inputs, limits, beam, **options):
 @pytest.mark.parametrize("beam", [0, 1, 2, 4])
 def test_attention_recorded_while_translating_equals_teacher_forcing(settings, beam):
     torch.manual_seed(beam)
-    model = MODELS["translate"][settings.kind](settings, V, V).double().eval()
+    model = find_task("translate", settings.kind).models[settings.kind](settings, V, V).double().eval()
     inputs = torch.randint(4, V, (3, 6)), torch.tensor([6, 3, 1])
     with watch(model) as seen:
         found = search(model, inputs, torch.tensor([9, 4, 7]), beam)
@@ -61,7 +61,12 @@ def test_attention_recorded_while_translating_equals_teacher_forcing(settings, b
 @given(st.sampled_from(range(len(LANGUAGE_MODELS))), st.integers(0, 4), st.integers(0, 100))
 def test_attention_recorded_while_generating_from_prefixes_equals_teacher_forcing(which, beam, seed):
     torch.manual_seed(seed)
-    model = MODELS["language"][LANGUAGE_MODELS[which].kind](LANGUAGE_MODELS[which], V).double().eval()
+    model = (
+        find_task("language", LANGUAGE_MODELS[which].kind)
+        .models[LANGUAGE_MODELS[which].kind](LANGUAGE_MODELS[which], V)
+        .double()
+        .eval()
+    )
     prefix = torch.tensor([[BOS, 5, 6, 7], [-1, -1, BOS, 8], [-1, -1, -1, BOS]])
     with watch(model) as seen:
         found = search(model, None, torch.tensor([4, 6, 5]), beam, prefix=prefix)
@@ -74,7 +79,7 @@ def test_attention_recorded_while_generating_from_prefixes_equals_teacher_forcin
 
 
 def test_two_searches_in_one_record_are_refused_until_it_is_cleared():
-    model = MODELS["translate"]["transformer"](TRANSLATORS[0], V, V).eval()
+    model = find_task("translate", "transformer").models["transformer"](TRANSLATORS[0], V, V).eval()
     inputs, limits, place = (torch.tensor([[5, 6]]), torch.tensor([2])), torch.tensor([5]), "decoder.blocks.0.self_attention"
     with watch(model) as seen:
         search(model, inputs, limits, 2)

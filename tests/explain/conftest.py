@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from regard.explain.target import ImageTarget, ImageTextTarget, TextTarget, patch_indices
-from regard.models.registry import MODELS
 from regard.recipe import (
     DecoderModel,
     EncoderModel,
@@ -16,6 +15,7 @@ from regard.recipe import (
 from regard.recipe.captioner import CaptionModel
 from regard.recipe.image_text import ClipModel
 from regard.recipe.images import VitModel
+from regard.tasks import find_task
 
 V, C, REPLACEMENT = 13, 3, 3
 SIZE, GRID, PATCH = (12, 8), (3, 2), (4, 4)
@@ -32,7 +32,9 @@ def with_large_weights(model):
 
 
 def classifier(pool="first"):
-    return with_large_weights(MODELS["classify"]["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C))
+    return with_large_weights(
+        find_task("classify", "transformer").models["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C)
+    )
 
 
 def text_target(model, S=6, padding=0):
@@ -50,7 +52,9 @@ def language_target(model, T=6):
 
 
 def recurrent_translator(attention):
-    return MODELS["translate"]["recurrent"](RecurrentModel(kind="recurrent", width=8, attention=attention), V, V)
+    return find_task("translate", "recurrent").models["recurrent"](
+        RecurrentModel(kind="recurrent", width=8, attention=attention), V, V
+    )
 
 
 def make_image_target(model, special=1, pooled=(0,), step=None, kind=ImageTarget, **inputs):
@@ -70,17 +74,19 @@ def make_image_target(model, special=1, pooled=(0,), step=None, kind=ImageTarget
 
 
 def vit(**settings):
-    return with_large_weights(MODELS["classify"]["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C))
+    return with_large_weights(
+        find_task("classify", "vit").models["vit"](VitModel(kind="vit", patch_size=4, **{**TOWER, **settings}), SIZE, C)
+    )
 
 
 def caption_target(encoder, decoder):
-    model = MODELS["caption"][decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
+    model = find_task("caption", decoder["kind"]).models[decoder["kind"]](CaptionModel(encoder=encoder, decoder=decoder), SIZE, V)
     return make_image_target(with_large_weights(model), special=0, pooled=None, step=2, target=torch.randint(4, V, (1, 3)))
 
 
 def clip_target(**image):
     model = with_large_weights(
-        MODELS["contrastive"]["clip"](
+        find_task("contrastive", "clip").models["clip"](
             ClipModel(projection_width=6, image={"patch_size": 4, **TOWER, **image}, text={**TOWER, "max_length": 9}), SIZE, V
         )
     )
@@ -104,20 +110,28 @@ TARGETS = {
     "classifier": lambda: text_target(classifier()),
     "mean classifier": lambda: text_target(classifier("mean")),
     "recurrent classifier": lambda: text_target(
-        with_large_weights(MODELS["classify"]["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C))
+        with_large_weights(
+            find_task("classify", "recurrent").models["recurrent"](RecurrentEncoderModel(width=8, attention="additive"), V, C)
+        )
     ),
     "translator": lambda: translation_target(
         with_large_weights(
-            MODELS["translate"]["transformer"](TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V)
+            find_task("translate", "transformer").models["transformer"](
+                TransformerModel(**BLOCKS, encoder_layers=2, decoder_layers=2, tie="all"), V, V
+            )
         )
     ),
     "recurrent translator": lambda: translation_target(with_large_weights(recurrent_translator("additive"))),
     "without attention": lambda: translation_target(with_large_weights(recurrent_translator("none"))),
     "GPT": lambda: language_target(
-        with_large_weights(MODELS["language"]["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V))
+        with_large_weights(
+            find_task("language", "transformer").models["transformer"](DecoderModel(**BLOCKS, layers=2, tie=True), V)
+        )
     ),
     "recurrent language": lambda: language_target(
-        with_large_weights(MODELS["language"]["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V))
+        with_large_weights(
+            find_task("language", "recurrent").models["recurrent"](RecurrentDecoderModel(width=8, attention="dot"), V)
+        )
     ),
 }
 

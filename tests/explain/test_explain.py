@@ -57,7 +57,7 @@ def test_explain_a_label_a_word_and_the_next_token(runs, tiny_run):
     assert all(len(values) == len(found.features) for values in found.attributions.values())
     assert set(found.faithfulness) == {*METHODS, "random"} and 0 <= found.permutation_effect <= 1
     assert "".join(found.features) == text.replace(" ", "")
-    words = tiny_run.best(["The dog sleeps."])[0].text.split()
+    words = tiny_run._best(["The dog sleeps."])[0].text.split()
     last = tiny_run.explain("The dog sleeps.", "occlusion", word=str(len(words)))
     assert f"{len(words)} of {len(words)}" in last.output and "".join(last.features) == "Thedogsleeps."
     assert "the next token" in runs["language"].explain("the dog", "attention,rollout").output
@@ -67,7 +67,7 @@ def test_explained_output_is_the_prediction_of_the_run(runs, tiny_run):
     text = runs["classify"].data.valid.text[0]
     (best, *_), target = runs["classify"].classify([text])[0], select_output(runs["classify"], text).target
     assert float(target.full_score().exp()) == pytest.approx(best.probability, abs=1e-5)
-    translation = tiny_run.best([sentence := "The dog sleeps."])[0]
+    translation = tiny_run._best([sentence := "The dog sleeps."])[0]
     steps = [
         select_output(tiny_run, sentence, OutputSelection(word=str(number + 1))).target
         for number in range(len(translation.text.split()))
@@ -121,7 +121,7 @@ def test_erasure_curves_equal_the_measures(tiny_run, tmp_path):
 def test_ground_truth_tokens_are_those_of_the_world(tiny_run):
     gold = tiny_run.data.valid.gold
     for pair, selected in zip(gold, select_outputs(tiny_run, tiny_run.data.valid, len(gold))):
-        words = tiny_run.tokenizers[0].word_ids(tiny_run.ids([pair.source])[0])
+        words = tiny_run.tokenizers[0].word_ids(tiny_run._ids([pair.source])[0])
         (reference,) = tiny_run.tokenizers[1].encode([pair.target])
         assert selected.target.output == reference[selected.target.step]
         assert selected.target.inputs["target"][0, 1:].tolist() == reference[: selected.target.step]
@@ -205,7 +205,7 @@ def test_head_ablation_changes_translations_and_is_undone(tiny_run):
     pairs = [pair for _, _, pair in pronoun_examples(tiny_run, tiny_run.data.valid, 6)]
     heads = list(find_antecedent_head(tiny_run, tiny_run.data.valid, tiny_run.data.tests["test"], ("", ""), 2).selection_accuracy)
     before = translate_without(tiny_run, pairs, [])
-    assert before == [found.text for found in tiny_run.best([pair.source for pair in pairs])]
+    assert before == [found.text for found in tiny_run._best([pair.source for pair in pairs])]
     assert translate_without(tiny_run, pairs, heads) != before == translate_without(tiny_run, pairs, [])
 
 

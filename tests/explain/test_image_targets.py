@@ -12,6 +12,7 @@ from regard.explain.faithfulness import GroundTruth, class_discrimination, measu
 from regard.explain.methods import METHODS, attribute
 from regard.explain.target import ImageTarget, patch_indices
 from regard.explain.verdict import Wording, single_verdict
+from regard.tasks import find_task
 
 GRID, SIZE = (3, 3), (6, 6)
 
@@ -107,13 +108,13 @@ def test_gradient_methods_are_class_discriminative_and_attention_is_not():
 
 def test_map_of_a_permuted_image_is_the_permuted_map(kinds):
     """Of a Vision Transformer without positions."""
-    from regard.models.registry import MODELS
     from regard.recipe import VitModel
 
     torch.manual_seed(0)
     target = kinds["ViT"]()
     model = (
-        MODELS["classify"]["vit"](
+        find_task("classify", "vit")
+        .models["vit"](
             VitModel(kind="vit", patch_size=4, layers=2, width=8, heads=2, feed_forward=16, positions={"kind": "none"}),
             (12, 8),
             3,

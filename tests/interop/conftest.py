@@ -1,4 +1,4 @@
-"""Tiny models of every family, made by `transformers` with random weights, and tokenizers to go with them."""
+"""Tiny `transformers` models of every family with random weights, and tokenizers for them."""
 
 import json
 
@@ -7,8 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import regard
-from regard import recipe as recipes
-from regard.run.load import run_class
+from regard.tasks import build_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -25,66 +24,72 @@ LINES = ["the dog sleeps", "a small cat reads the old book in the house", "home"
 
 
 def wordpiece():
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    made.train_from_iterator(
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tokenizer.train_from_iterator(
         TEXT,
         trainers.WordPieceTrainer(
             vocab_size=V, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
         ),
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    made.enable_truncation(8)  # as all-MiniLM's file has it: neither may cut or fill a text of ours
-    made.enable_padding(length=16)
-    return made, {"mask_token": "[MASK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    tokenizer.enable_truncation(8)  # as in all-MiniLM's file: neither may truncate or pad our texts
+    tokenizer.enable_padding(length=16)
+    return tokenizer, {
+        "mask_token": "[MASK]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "unk_token": "[UNK]",
+    }
 
 
 def byte_level(specials, template=None, pair=None):
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=specials, show_progress=False))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=specials, show_progress=False))
     if template:
-        made.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=template, pair=pair or f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
         )
-    return made, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
+    return tokenizer, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
 
 
 def sentencepiece(specials, template):
-    made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    made.train_from_iterator(
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.train_from_iterator(
         TEXT, trainers.UnigramTrainer(vocab_size=V, special_tokens=specials, unk_token="<unk>", show_progress=False)
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=template, pair=f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
     )
-    return made, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return tokenizer, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-def suffixed():
-    """As GPT's first vocabulary: a word's last piece carries its end, there are no marks but one for the unknown."""
-    made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder(suffix="</w>")
-    made.train_from_iterator(
+def gpt_tokenizer():
+    """Return a tokenizer like the first GPT's: an end-of-word suffix, and no special token but <unk>."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder(suffix="</w>")
+    tokenizer.train_from_iterator(
         TEXT, trainers.BpeTrainer(vocab_size=V, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False)
     )
-    return made, {"unk_token": "<unk>"}
+    return tokenizer, {"unk_token": "<unk>"}
 
 
 TOKENIZERS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
-    "roberta": lambda: (lambda made: (made[0], {**made[1], "mask_token": "<mask>"}))(
+    "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
-    "openai-gpt": suffixed,
+    "openai-gpt": gpt_tokenizer,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
@@ -93,8 +98,8 @@ TOKENIZERS = {
 
 
 @pytest.fixture(scope="session")
-def unlike():
-    """Weights that tell layers, heads and positions apart: initial ones are too small to."""
+def randomize_weights():
+    """Return a function that randomizes weights: initial ones are too small to tell layers, heads and positions apart."""
 
     def change(model):
         learned = dict(model.named_parameters()) | {name: p for name, p in model.named_buffers() if name == "final_logits_bias"}
@@ -109,8 +114,8 @@ def unlike():
 
 
 @pytest.fixture(scope="session")
-def write_theirs():
-    """Write a model of theirs with a tokenizer of its family, as a folder."""
+def write_huggingface_model():
+    """Return a function that writes a `transformers` model with a tokenizer of its family as a folder."""
 
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
@@ -141,26 +146,26 @@ def make_run():
 
 
 def own_run(folder, task, model):
-    """A run folder as training would leave it, with random weights."""
+    """Return a run with random weights, in a folder as training leaves it."""
     kind = {} if task in ("translate", "span-corruption", "text-to-text") else {"kind": "transformer"}
     data = {"pairs": {"world": {}, "text_pair": 2}, "text-to-text": {"tasks": {"say": {"prefix": "say: ", "world": {}}}}}.get(
         task, {"world": {}}
     )
     task = "classify" if task == "pairs" else task
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {"task": task, "data": data, "tokens": {"size": 180}, "model": {**kind, **model}, "decode": {"length_penalty": 0.0}}
     )
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
-    run_of = run_class(recipe)
-    made = train_tokenizer(recipe.tokens, TEXT, run_of.more_marks)
-    for name in run_of.tokenizer_names(recipe):
-        (folder / name).write_text(made.to_json(), encoding="utf-8")
+    task = recipe_task(recipe)
+    tokenizer = train_tokenizer(recipe.tokens, TEXT, task.run._extra_special_tokens)
+    for name in task.run._tokenizer_files(recipe):
+        (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))
     if task == "regress":
         (folder / "scale.json").write_text(json.dumps({"mean": 100.0, "std": 15.0}))
-    run = run_of(folder, recipe, torch.device("cpu"))
+    run = task.run(task, folder, recipe, torch.device("cpu"))
     with torch.no_grad():
         for p in run.model.parameters():
             p.add_(0.25 * torch.randn_like(p))

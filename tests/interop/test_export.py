@@ -1,4 +1,4 @@
-"""Runs written for CTranslate2 and as ONNX say the same there; what has no counterpart is said by name."""
+"""Export to CTranslate2 and ONNX: outputs equal the run's; unsupported settings are named."""
 
 import json
 
@@ -50,7 +50,7 @@ FOR_ONNX = {"pairs": BERT, "translate": dict(SMALL, encoder_layers=1, decoder_la
 
 
 @pytest.mark.parametrize("name", FOR_CTRANSLATE2)
-def test_ctranslate2_says_the_same(name, make_run, tmp_path):
+def test_ctranslate2_equals_the_run(name, make_run, tmp_path):
     torch.manual_seed(2)
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2[name])
     proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
@@ -60,7 +60,7 @@ def test_ctranslate2_says_the_same(name, make_run, tmp_path):
     assert "for CTranslate2" in card and "log-probabilities" in card and "4 of 4" in card
 
 
-def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
+def test_proof_fails_if_weights_differ(make_run, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
     monkeypatch.setattr(ct2, "to_numpy", lambda tensor, whole=ct2.to_numpy: whole(tensor * 1.01))
     proof = convert(run.folder, tmp_path / "out", to="ctranslate2", verify=True, device="cpu")
@@ -76,7 +76,7 @@ def test_a_proof_fails_where_weights_differ(make_run, tmp_path, monkeypatch):
         ({"residual": False}, "model.residual = false"),
     ],
 )
-def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
+def test_settings_that_ctranslate2_does_not_support(changed, named, make_run, tmp_path):
     run = make_run(tmp_path / "run", "translate", dict(SMALL, encoder_layers=1, decoder_layers=1, **changed))
     with pytest.raises(UserError, match=f"CTranslate2 does not support {named}"):
         convert(run.folder, tmp_path / "out", to="ctranslate2", device="cpu")
@@ -84,8 +84,8 @@ def test_what_ctranslate2_has_no_word_for(changed, named, make_run, tmp_path):
 
 
 @pytest.mark.parametrize("task", FOR_ONNX)
-def test_onnxruntime_says_the_same(task, make_run, tmp_path):
-    """Of batches and lengths of other sizes than it was written with, too."""
+def test_onnxruntime_equals_the_run(task, make_run, tmp_path):
+    """Also for other batch sizes and lengths than those of the export."""
     pytest.importorskip("onnxscript")
     from regard.interop.onnx import run_onnx
 
@@ -102,7 +102,7 @@ def test_onnxruntime_says_the_same(task, make_run, tmp_path):
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
-def test_what_is_missing_is_told_with_the_cure(make_run, tmp_path, monkeypatch):
+def test_missing_package_is_reported_with_the_install_command(make_run, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
     monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
     with pytest.raises(UserError, match=r"not installed: pip install 'regard\[export\]'"):
@@ -112,7 +112,7 @@ def test_what_is_missing_is_told_with_the_cure(make_run, tmp_path, monkeypatch):
         convert(run.folder, tmp_path / "out", to="onnx", device="cpu")
 
 
-def test_the_command(make_run, tmp_path):
+def test_convert_command(make_run, tmp_path):
     run = make_run(tmp_path / "run", *FOR_CTRANSLATE2["as published"])
     asked = ["convert", str(run.folder), str(tmp_path / "out"), "--to", "ctranslate2", "--verify", "--json"]
     found = CliRunner().invoke(app, asked)

@@ -1,4 +1,4 @@
-"""A classifier, or one that answers questions, of ours that begins from somebody else's encoder."""
+"""Fine-tuning from Hugging Face folders: classification, question answering, text to text."""
 
 import json
 
@@ -19,9 +19,9 @@ SIZES = dict(
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory, write_theirs, unlike):
-    model = unlike(transformers.BertModel(transformers.BertConfig(**SIZES)))
-    return write_theirs(model, tmp_path_factory.mktemp("bert") / "theirs")
+def theirs(tmp_path_factory, write_huggingface_model, randomize_weights):
+    model = randomize_weights(transformers.BertModel(transformers.BertConfig(**SIZES)))
+    return write_huggingface_model(model, tmp_path_factory.mktemp("bert") / "theirs")
 
 
 def recipe(theirs, tmp_path, **model):
@@ -51,40 +51,42 @@ def recipe(theirs, tmp_path, **model):
     }
 
 
-def test_weights_tokens_and_marks_are_theirs_and_the_folder_is_whole(theirs, tmp_path):
+def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(theirs, tmp_path):
     run = train(recipe(theirs, tmp_path), tmp_path / "run", device="cpu")
     before = regard.load(theirs, device="cpu")
     texts = ["the dog sleeps", "a cat"]
-    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
+    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(texts) == before.tokenizers[0].encode(texts)
     for mine, other in zip(run.embed(texts, pool="words"), before.embed(texts, pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     again = regard.load(run.folder, device="cpu")
-    assert again.classify(texts) == run.classify(texts) and again.special_tokens == run.special_tokens
+    assert again.classify(texts) == run.classify(texts) and again._special_tokens == run._special_tokens
     assert "accuracy" in evaluate(again)[0].scores
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
     back = regard.load(tmp_path / "hf", device="cpu")
-    assert back.special_tokens.prefix == run.special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
+    assert back.special_tokens.prefix == run._special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
         0
     ].encode(texts)
 
 
-def test_a_shape_that_is_not_theirs_is_named(theirs, tmp_path):
+def test_shape_mismatch_with_the_pretrained_model_is_reported(theirs, tmp_path):
     with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model needs \[48, 24\]"):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, tmp_path, write_theirs, unlike):
-    """Pairs are read with the marks of the vocabulary it began from, here and in the folder it becomes."""
+def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
+    family, tmp_path, write_huggingface_model, randomize_weights
+):
+    """Pairs are read with the special tokens of the pretrained vocabulary, here and in the exported folder."""
     kind = {"bert": transformers.BertModel, "roberta": transformers.RobertaModel}[family]
-    model = unlike(kind(kind.config_class(**{**SIZES, "max_position_embeddings": 34 if family == "roberta" else 32})))
-    theirs = write_theirs(model, tmp_path / "theirs")
+    model = randomize_weights(kind(kind.config_class(**{**SIZES, "max_position_embeddings": 34 if family == "roberta" else 32})))
+    theirs = write_huggingface_model(model, tmp_path / "theirs")
     row = {"question": "the dog", "context": "a small cat, the old dog and she", "answers": [{"text": "dog", "start": 21}]}
     (tmp_path / "a.jsonl").write_text((json.dumps(row) + "\n") * 20)
     wanted = recipe(theirs, tmp_path)
     wanted |= {"task": "answer", "data": {"root": str(tmp_path), "train": ["a.jsonl"], "valid": ["a.jsonl"]}}
     run, before = train(wanted, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
-    assert run.special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
+    assert run._special_tokens == before.special_tokens == regard.load(run.folder, device="cpu").special_tokens
     for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
@@ -94,7 +96,7 @@ def test_one_that_answers_keeps_their_vocabulary_and_goes_back_to_them(family, t
     batch = tokenizer([row["question"]] * 2, [row["context"], "a cat"], padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = opened(**batch).start_logits[0]
-    rows = run.encode(run.data.valid)
+    rows = run._encode(run.data.valid)
     expected = run.model(**rows.batch(np.array([0]), 0, 0).inputs)[0, 0]
     torch.testing.assert_close(logits[: len(expected)], expected, atol=1e-4, rtol=0)
 
@@ -139,30 +141,30 @@ def texts(tmp_path, begin, **train_settings):
 
 
 @pytest.fixture(scope="module")
-def their_t5(tmp_path_factory, write_theirs, unlike):
+def their_t5(tmp_path_factory, write_huggingface_model, randomize_weights):
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES, decoder_start_token_id=0))
-    return write_theirs(unlike(model), tmp_path_factory.mktemp("t5") / "theirs")
+    return write_huggingface_model(randomize_weights(model), tmp_path_factory.mktemp("t5") / "theirs")
 
 
-def test_tasks_begin_from_their_t5_and_become_a_t5_again(their_t5, tmp_path):
+def test_text_to_text_finetunes_a_t5_folder_and_exports_again(their_t5, tmp_path):
     run = train(texts(tmp_path, their_t5), tmp_path / "run", device="cpu")
     before = regard.load(their_t5, device="cpu")
     lines = ["which: the dog sleeps", "which: a cat"]
-    assert run.special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
+    assert run._special_tokens == before.special_tokens and run.tokenizers[0].encode(lines) == before.tokenizers[0].encode(lines)
     for (name, mine), (_, theirs) in zip(run.model.named_parameters(), before.model.named_parameters()):
         assert np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.against == "transformers" and proof.passed, proof
     again = regard.load(tmp_path / "hf", device="cpu")
-    assert again.special_tokens == run.special_tokens and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
-    assert [found.text for found in again.best(lines, length_penalty=0.0)] == [found.text for found in run.best(lines)]
+    assert again._special_tokens == run._special_tokens and again.tokenizers[0].encode(lines) == run.tokenizers[0].encode(lines)
+    assert [found.text for found in again._best(lines, length_penalty=0.0)] == [found.text for found in run._best(lines)]
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run.special_tokens.eos]
+    assert theirs(lines[0])["input_ids"] == [*run.tokenizers[0].encode(lines[:1])[0], run._special_tokens.eos]
     assert (theirs.pad_token, theirs.eos_token) == ("<pad>", "</s>")
 
 
-def test_tasks_begin_from_a_pretrained_t5_of_ours(tmp_path):
-    """With its weights, and its tokenizer, sentinels and all."""
+def test_text_to_text_finetunes_our_pretrained_t5(tmp_path):
+    """With its weights and its tokenizer, sentinels included."""
     (tmp_path / "plain.txt").write_text("the dog sleeps\nwhich a cat a dog: the cat sleeps\n" * 60)
     pretraining = {
         "task": "span-corruption",

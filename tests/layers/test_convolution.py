@@ -1,4 +1,4 @@
-"""Laws of the convolutional layer: the equation, the neighbourhood, the padding."""
+"""The gated convolution: its equation, its neighbourhood, its padding."""
 
 import math
 
@@ -21,8 +21,8 @@ def random_layer(width: int, kernel: int, seed: int) -> GatedConvolution:
 
 
 @given(rows=st.integers(1, 3), T=st.integers(1, 9), width=st.integers(1, 5), kernel=kernels, seed=st.integers(0, 1000))
-def test_it_is_the_papers_equation(rows, T, width, kernel, seed):
-    """Position by position, and as torch's convolution with the same weights."""
+def test_gated_convolution_equals_the_papers_equation(rows, T, width, kernel, seed):
+    """Position by position, and with torch's convolution of the same weights."""
     layer = random_layer(width, kernel, seed)
     x = torch.randn(rows, T, width, dtype=torch.float64)
     weight, bias, side = layer.convolve.weight, layer.convolve.bias, kernel // 2
@@ -42,12 +42,12 @@ def test_it_is_the_papers_equation(rows, T, width, kernel, seed):
     seed=st.integers(0, 1000),
     depth=st.integers(1, 3),
 )
-def test_padding_changes_nothing(lengths, more, kernel, seed, depth):
-    """Through several layers, whatever stands in the padding, NaN included; in gradients too."""
+def test_padding_does_not_change_the_output(lengths, more, kernel, seed, depth):
+    """Through several layers, whatever the padding holds, NaN included; gradients too."""
     layers = [random_layer(4, kernel, seed + number) for number in range(depth)]
-    longest = max(lengths) + more
-    real = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (B, T)
-    content = torch.randn(len(lengths), longest, 4, dtype=torch.float64)
+    length_padded = max(lengths) + more
+    real = torch.arange(length_padded) < torch.tensor(lengths)[:, None]  # (B, T)
+    content = torch.randn(len(lengths), length_padded, 4, dtype=torch.float64)
     x = content.masked_fill(~real[..., None], math.nan).requires_grad_()
     padded = x
     for layer in layers:
@@ -65,7 +65,7 @@ def test_padding_changes_nothing(lengths, more, kernel, seed, depth):
 
 
 @given(T=st.integers(1, 12), kernel=kernels, seed=st.integers(0, 1000))
-def test_each_output_sees_its_neighbourhood_and_nothing_else(T, kernel, seed):
+def test_each_output_depends_on_its_neighbourhood_only(T, kernel, seed):
     layer = random_layer(3, kernel, seed)
     x = torch.randn(1, T, 3, dtype=torch.float64, requires_grad=True)
     out = layer(x)
@@ -75,6 +75,6 @@ def test_each_output_sees_its_neighbourhood_and_nothing_else(T, kernel, seed):
         assert torch.equal(seen, (torch.arange(T) - i).abs() <= kernel // 2)
 
 
-def test_an_even_kernel_has_no_centre():
+def test_even_kernel_is_rejected():
     with pytest.raises(AssertionError, match="odd kernel, got 4"):
         GatedConvolution(8, 4)

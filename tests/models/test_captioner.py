@@ -1,4 +1,4 @@
-"""What every captioner owes, whatever it reads pictures with and tells them by; and the equations of Xu et al. 2015."""
+"""Laws of every captioner, for all encoders and decoders; and the equations of Xu et al. 2015."""
 
 from itertools import product
 
@@ -16,8 +16,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, convert_package_weights
-from regard.models.registry import MODELS
 from regard.recipe import CaptionModel, Regularization
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 from regard.training.losses import CrossEntropy
 
@@ -32,9 +32,9 @@ ENCODERS = {
 def build(encoder="cnn", seed=0, **decoder):
     torch.manual_seed(seed)
     shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
-    told = {"width": 8, **shape, **decoder}
-    settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": told, "max_length": 16})
-    model = MODELS["caption"][settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
+    settings = {"width": 8, **shape, **decoder}
+    settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": settings, "max_length": 16})
+    model = find_task("caption", settings.kind).models[settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
     return model.double().eval()
 
 
@@ -74,7 +74,7 @@ def test_cached_equals_uncached(model):
 
 
 @given(models())
-def test_batched_equals_one_by_one_and_later_words_change_nothing(model):
+def test_batched_equals_one_by_one_and_later_tokens_do_not_change_earlier_logits(model):
     pixels, target = examples()
     together = model(pixels, target)
     for b in range(len(pixels)):
@@ -91,7 +91,7 @@ def rescore(model, pixels, tokens, prefix=(BOS,)):
 
 
 @given(models(), st.integers(2, 4))
-def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
+def test_beam_search_equals_greedy_with_one_beam_and_scores_equal_rescoring(model, beam):
     pixels, _ = examples()
     limits = torch.tensor([6, 4, 5])
     walked = greedy_or_sample(model, pixels, limits, greedy)
@@ -104,7 +104,7 @@ def test_beam_one_is_greedy_and_scores_are_rescored_outputs(model, beam):
 
 
 @given(models())
-def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
+def test_padded_prefixes_continue_as_if_decoded_alone(model):
     pixels, _ = examples()
     prefixes = [[BOS], [BOS, 5, 6], [BOS, 7]]
     padded = torch.tensor([[-1] * (3 - len(prefix)) + prefix for prefix in prefixes])
@@ -114,7 +114,7 @@ def test_prefixes_of_different_lengths_go_on_as_if_alone(model):
 
 
 @given(models())
-def test_every_word_looks_at_the_whole_picture_once(model):
+def test_cross_attention_weights_sum_to_one_over_the_image(model):
     pixels, target = examples()
     plain = model(pixels, target)
     with watch(model, kinds="cross") as seen:
@@ -125,18 +125,18 @@ def test_every_word_looks_at_the_whole_picture_once(model):
     close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
 
-def test_the_map_has_its_places_row_by_row():
-    """What is at the last place of the first row depends most on the upper right corner of the picture."""
+def test_feature_map_is_in_row_major_order():
+    """The last position of the first row depends most on the upper right corner of the image."""
     for encoder in ("cnn", "patches"):
         model = build(encoder)
         rows, columns = model.grid
         assert model.grid == model.settings.encoder.grid(SIZE)
         pixels = torch.randn(1, 3, *SIZE, dtype=torch.double, requires_grad=True)
-        places = model.image_features(pixels)
-        assert places.shape[:2] == (1, rows * columns)
-        places[0, columns - 1].square().sum().backward()
-        felt = pixels.grad.abs().sum((0, 1)).reshape(2, SIZE[0] // 2, 3, SIZE[1] // 3).sum((1, 3))
-        assert felt.argmax() == 2
+        features = model.image_features(pixels)
+        assert features.shape[:2] == (1, rows * columns)
+        features[0, columns - 1].square().sum().backward()
+        sensitivity = pixels.grad.abs().sum((0, 1)).reshape(2, SIZE[0] // 2, 3, SIZE[1] // 3).sum((1, 3))
+        assert sensitivity.argmax() == 2
 
 
 def batch_of(pixels, target):
@@ -146,7 +146,7 @@ def batch_of(pixels, target):
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
-def test_the_penalty_is_equation_14(r_drop):
+def test_doubly_stochastic_loss_equals_equation_14(r_drop):
     model = build(doubly_stochastic_weight=0.7)
     batch = batch_of(*examples())
     with watch(model, kinds="cross") as seen:
@@ -167,71 +167,71 @@ def test_the_penalty_is_equation_14(r_drop):
     )
 
 
-def test_a_model_that_is_not_trained_asks_for_nothing():
+def test_auxiliary_loss_is_zero_in_evaluation():
     model = build(doubly_stochastic_weight=1.0)
     batch = batch_of(*examples())
     model(**batch.inputs)
     assert model.auxiliary_loss(batch) == 0
 
 
-def forced(model, places):
-    """Hard attention that looks where it is told to."""
-    order = iter(places)
+def force_samples(model, positions):
+    """Make hard attention sample these positions."""
+    order = iter(positions)
     model.decoder.attention.sample = lambda weights: torch.full(weights.shape[:3], next(order))
 
 
-def test_the_estimate_of_the_gradient_is_right_on_average():
-    """Over all ways of looking, by their chances: that of Σ_s p(s) log p(y | s), eq. 10, whatever the baseline."""
+def test_reinforce_gradient_is_unbiased():
+    """Averaged over all samples by their probability, it is that of Σ_s p(s) log p(y | s), eq. 10, for any baseline."""
     words, pixels = 2, torch.randint(0, 256, (1, 3, *SIZE), dtype=torch.uint8)
     model = build("patches", attention="hard", soft_probability=0.0, entropy_weight=0.0, reinforce_weight=1.0).train()
-    places = model.grid[0] * model.grid[1]
+    positions = model.grid[0] * model.grid[1]
     target = torch.tensor([[BOS, 5]])
     batch = Batch({"pixels": pixels, "target": target}, torch.tensor([[5, 7]]), np.arange(1))
     weights = [p for name, p in model.named_parameters() if "cross_attention" in name or "bridge" in name]
     bound, estimates = 0.0, [torch.zeros_like(p) for p in weights]
-    for ways in product(range(places), repeat=words):
-        forced(model, ways)
+    for samples in product(range(positions), repeat=words):
+        force_samples(model, samples)
         model.baseline.fill_(-1.3)
         loss = CrossEntropy(Regularization(label_smoothing=0.0))
         estimate = torch.autograd.grad(-loss(model, batch), weights, retain_graph=True)
         log_p = model.last_logits.log_softmax(-1).gather(-1, batch.labels[..., None]).sum()
-        chance = model.decoder.attention.log_probs().sum().exp()
-        bound = bound + chance * log_p
-        estimates = [total + chance.detach() * part for total, part in zip(estimates, estimate)]
+        probability = model.decoder.attention.log_probs().sum().exp()
+        bound = bound + probability * log_p
+        estimates = [total + probability.detach() * part for total, part in zip(estimates, estimate)]
     for exact, found in zip(torch.autograd.grad(bound, weights), estimates):
         close(found, exact, by=1e-7)
         assert exact.abs().max() > 1e-5
 
 
-def test_the_baseline_follows_the_rewards_and_the_entropy_is_what_it_is():
+def test_reward_baseline_and_entropy_bonus():
     model = build(attention="hard", soft_probability=0.0, entropy_weight=0.5, reinforce_weight=0.0).train()
     batch = batch_of(*examples())
     model(**batch.inputs)
-    place = model.decoder.attention
-    weights, spoken = place.weights()[:, 0], batch.labels >= 0
-    close(model.auxiliary_loss(batch), -0.5 * torch.special.entr(weights).sum(-1)[spoken].sum())
+    attention = model.decoder.attention
+    weights, labelled = attention.weights()[:, 0], batch.labels >= 0
+    close(model.auxiliary_loss(batch), -0.5 * torch.special.entr(weights).sum(-1)[labelled].sum())
     log_p = model.last_logits.log_softmax(-1).gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
-    close(model.baseline, 0.1 * (log_p * spoken).sum(1).mean().detach(), by=1e-6)
+    close(model.baseline, 0.1 * (log_p * labelled).sum(1).mean().detach(), by=1e-6)
 
 
-def test_hard_attention_sees_one_place_and_half_the_time_the_mean():
+def test_hard_attention_samples_one_position_or_takes_the_mean():
     torch.manual_seed(0)
-    place, (q, k, v) = HardAttention(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
-    place.reset(64, q.device)
-    seen = place.train()(q, k, v)
-    assert all((row[None] == values).all(-1).any() for row, values in zip(seen[:, 0, 0], v[:, 0]))
-    place.soft_probability = 0.5
-    place.reset(64, q.device)
-    seen = place(q, k, v)
+    attention, (q, k, v) = HardAttention(), torch.randn(3, 64, 1, 2, 5, dtype=torch.double)
+    attention.reset(64, q.device)
+    output = attention.train()(q, k, v)
+    assert all((row[None] == values).all(-1).any() for row, values in zip(output[:, 0, 0], v[:, 0]))
+    attention.soft_probability = 0.5
+    attention.reset(64, q.device)
+    output = attention(q, k, v)
     soft = nn.functional.scaled_dot_product_attention(q, k, v)
-    assert 10 < place.soft.sum() < 54
-    close(seen[place.soft], soft[place.soft])
-    assert (place.log_probs()[place.soft] == 0).all() and (place.log_probs()[~place.soft] < 0).any()
-    likeliest = (q @ k.transpose(-2, -1)).argmax(-1)
-    close(place.eval()(q, k, v), v.gather(2, likeliest[..., None].expand(-1, -1, -1, 5)))
+    assert 10 < attention.soft.sum() < 54
+    close(output[attention.soft], soft[attention.soft])
+    assert (attention.log_probs()[attention.soft] == 0).all() and (attention.log_probs()[~attention.soft] < 0).any()
+    most_likely = (q @ k.transpose(-2, -1)).argmax(-1)
+    close(attention.eval()(q, k, v), v.gather(2, most_likely[..., None].expand(-1, -1, -1, 5)))
 
 
-def theirs(name):
+def package_name(name):
     """The package's name of one of our tensors."""
     ends = {"stem.0": "_conv_stem", "stem.1": "_bn0", "head.0": "_conv_head", "head.1": "_bn1"}
     parts = {
@@ -248,19 +248,19 @@ def theirs(name):
     return f"{ends['.'.join(layer)]}.{tensor}"
 
 
-def test_efficientnet_has_its_published_shape_and_takes_the_packages_tensors():
+def test_efficientnet_has_its_published_size_and_loads_the_package_weights():
     network = EfficientNet().eval()
     assert sum(p.numel() for p in network.parameters()) == 4_652_008 - 1_281_000
-    weights = {theirs(name): torch.randn_like(tensor, dtype=torch.float) for name, tensor in network.state_dict().items()}
+    weights = {package_name(name): torch.randn_like(tensor, dtype=torch.float) for name, tensor in network.state_dict().items()}
     found = convert_package_weights({**weights, "_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)})
     assert found.keys() == network.state_dict().keys()
     assert network(torch.zeros(1, 3, 64, 97)).shape == (1, 1280, 2, 4)
 
 
-def test_a_frozen_encoder_stays_as_it_is():
+def test_frozen_encoder_does_not_change():
     frozen = {**ENCODERS["efficientnet"], "frozen": True}
     settings = CaptionModel.model_validate({"encoder": frozen, "decoder": {"width": 8}, "max_length": 8})
-    model = MODELS["caption"]["lstm"](settings, SIZE, V).train()
+    model = find_task("caption", "lstm").models["lstm"](settings, SIZE, V).train()
     before = {name: tensor.clone() for name, tensor in model.encoder.network.state_dict().items()}
     pixels, target = examples()
     model(pixels, target).sum().backward()

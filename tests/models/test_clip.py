@@ -1,4 +1,4 @@
-"""The laws of CLIP's towers and of the space they share."""
+"""Laws of CLIP's encoders and of the space they share."""
 
 import math
 
@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard import recipe as recipes
 from regard.errors import UserError
 from regard.models.clip import MAX_LOG_SCALE, Clip
 from regard.plan.flops import count_components, total_cost
 from regard.recipe import ClipModel, Regularization
+from regard.tasks import build_recipe
 
 V, SIZE = 19, (8, 12)
 
 
-def unlike(model):
-    """Small weights make everything nearly alike: larger ones tell mistakes from rounding."""
+def enlarge_weights(model):
+    """Larger weights, which tell errors from rounding: small ones make all outputs nearly equal."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim():
@@ -52,7 +52,7 @@ def models(draw):
             positions={"kind": draw(st.sampled_from(["learned", "rotary"]))},
         ),
     )
-    return unlike(Clip(settings, SIZE, V, Regularization(dropout=0.3)).double().eval())
+    return enlarge_weights(Clip(settings, SIZE, V, Regularization(dropout=0.3)).double().eval())
 
 
 def pairs(number=4):
@@ -65,7 +65,7 @@ def close(one, other, atol=1e-10):
 
 
 @given(models())
-def test_batched_is_one_by_one_and_padding_changes_nothing(model):
+def test_batched_equals_one_by_one_and_padding_does_not_change_features(model):
     pixels, source, lengths = pairs()
     images, texts, _ = model(pixels, source, lengths)
     assert images.shape == texts.shape == (4, 6) and min(images.std(), texts.std()) > 1e-3
@@ -77,24 +77,24 @@ def test_batched_is_one_by_one_and_padding_changes_nothing(model):
 
 
 @given(models())
-def test_vectors_have_length_one_and_order_does_not_matter(model):
+def test_features_are_unit_vectors_and_independent_of_the_batch_order(model):
     pixels, source, lengths = pairs()
     images, texts, _ = model(pixels, source, lengths)
     close(images.norm(dim=-1), torch.ones(4).double())
     close(texts.norm(dim=-1), torch.ones(4).double())
-    turn = torch.tensor([2, 0, 3, 1])
-    again, words, _ = model(pixels[turn], source[turn], lengths[turn])
-    close(again @ words.T, (images @ texts.T)[turn][:, turn])
+    order = torch.tensor([2, 0, 3, 1])
+    again, words, _ = model(pixels[order], source[order], lengths[order])
+    close(again @ words.T, (images @ texts.T)[order][:, order])
 
 
-def test_a_causal_tower_takes_its_vector_at_the_end_and_nowhere_else():
+def test_causal_text_encoder_pools_at_the_end_token():
     for causal, pool in ((True, "end"), (True, "mean"), (False, "end")):
         torch.manual_seed(1)
         settings = ClipModel(
             text=dict(layers=1, width=8, heads=2, feed_forward=16, causal=causal, pool=pool),
             image=dict(layers=1, width=8, heads=2, feed_forward=16, patch_size=4),
         )
-        tower = unlike(Clip(settings, SIZE, V).double().eval()).text
+        tower = enlarge_weights(Clip(settings, SIZE, V).double().eval()).text
         source = torch.randint(5, V, (1, 6))
         states = tower.stack(tower.token_embedding(source), mask=tower_mask(causal))
         expected = states[:, -1] if pool == "end" else states.mean(1)
@@ -109,7 +109,7 @@ def tower_mask(causal):
     return Mask(causal=causal)
 
 
-def test_the_temperature_is_learned_and_clamped():
+def test_temperature_is_learned_and_clamped():
     model = Clip(ClipModel(image=dict(patch_size=4, layers=1), text=dict(layers=1)), SIZE, V)
     assert model.scale().item() == pytest.approx(1 / 0.07)
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_the_temperature_is_learned_and_clamped():
     assert model.log_scale.grad.item() == pytest.approx(100, rel=1e-3)
 
 
-def test_the_published_shape_has_the_published_size():
+def test_published_settings_have_the_published_number_of_parameters():
     settings = ClipModel(preset="clip-vit-b-32")
     with torch.device("meta"):
         model = Clip(settings, (224, 224), 49_408)
@@ -136,8 +136,10 @@ def test_the_published_shape_has_the_published_size():
     assert (other.image.layers, other.image.width, other.text.layers, other.projection_width) == (3, 768, 12, 64)
 
 
-def test_another_size_is_read_after_resizing():
-    model = unlike(Clip(ClipModel(image=dict(patch_size=4, layers=1, width=8, heads=2), text=dict(layers=1)), (8, 8), V).eval())
+def test_resize_to_another_image_size():
+    model = enlarge_weights(
+        Clip(ClipModel(image=dict(patch_size=4, layers=1, width=8, heads=2), text=dict(layers=1)), (8, 8), V).eval()
+    )
     with pytest.raises(UserError, match="the model reads 8 × 8"):
         model.image_features(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
     theirs = dict(model.state_dict())
@@ -166,7 +168,7 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
         ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no pictures"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(changes, message):
+def test_invalid_settings_give_one_line_errors(changes, message):
     with pytest.raises(UserError) as caught:
-        recipes.build_recipe({"task": "contrastive", "data": WORLD, **changes})
+        build_recipe({"task": "contrastive", "data": WORLD, **changes})
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from regard.layers.codebook import VectorQuantizer, cosine_anneal
 from regard.models.dalle import Dalle
 from regard.models.dvae import Dvae, logit_laplace
 from regard.recipe import DalleModel, DvaeModel
-from regard.tasks.text_to_image import CODES_ALONE
+from regard.tasks.text_to_image import CODES_ONLY
 from regard.tokens.special_tokens import BOS
 
 WORDS, TEXT, CODES, GRID = 9, 4, 7, (3, 4)
@@ -52,7 +52,7 @@ def another(token):
 
 
 @given(text=st.integers(1, 5), rows=st.integers(1, 4), columns=st.integers(1, 5), kernel=st.sampled_from([3, 5, 11]))
-def test_a_grids_dense_form_is_the_written_out_rule(text, rows, columns, kernel):
+def test_grid_pattern_equals_its_definition(text, rows, columns, kernel):
     S = text + rows * columns
     reach = min(kernel // 2, (columns - 1) // 2)
     near = {(down * columns + across) for down in range(reach + 1) for across in range(-reach, reach + 1)}
@@ -70,13 +70,13 @@ def test_a_grids_dense_form_is_the_written_out_rule(text, rows, columns, kernel)
         assert torch.equal(last, seen[-1])
 
 
-def test_a_row_reaches_the_place_above():
-    """Fig. 11 (a): five places back in a picture of four columns."""
+def test_row_pattern_reaches_the_position_above():
+    """Fig. 11 (a): five positions back in an image of four columns."""
     seen = (Mask(grid=GridPattern(6, 4, "row")) & CAUSAL).dense(22, 22)[0, 0]
     assert seen[6 + 9, 6:].tolist() == [5 <= k <= 9 for k in range(16)] and seen[6 + 9, :6].all()
 
 
-def test_grids_join_with_themselves_alone():
+def test_only_equal_grid_patterns_combine():
     one = Mask(grid=GridPattern(3, 4, "row"))
     assert (one & one).grid == one.grid and (one & CAUSAL).structure == {"grid", "causal"}
     with pytest.raises(ValueError, match="two different grid"):
@@ -87,14 +87,14 @@ def test_grids_join_with_themselves_alone():
 def test_later_tokens_cannot_change_earlier_logits(attention):
     model, ids = dalle(attention), row(1)[None]
     before = model(ids)
-    for place in range(1, ids.size(1)):
+    for position in range(1, ids.size(1)):
         changed = ids.clone()
-        changed[0, place] = another(int(ids[0, place]))
-        torch.testing.assert_close(model(changed)[:, :place], before[:, :place], atol=1e-10, rtol=0)
-        assert not torch.allclose(model(changed)[:, place], before[:, place])
+        changed[0, position] = another(int(ids[0, position]))
+        torch.testing.assert_close(model(changed)[:, :position], before[:, :position], atol=1e-10, rtol=0)
+        assert not torch.allclose(model(changed)[:, position], before[:, position])
 
 
-def test_the_column_above_is_seen_and_what_is_beside_it_is_not():
+def test_column_attention_sees_its_column_only():
     """In one layer; the text is seen from everywhere."""
     model = (
         Dalle(
@@ -110,32 +110,32 @@ def test_the_column_above_is_seen_and_what_is_beside_it_is_not():
     )
     ids, last = row(1)[None], TEXT + 12
     before = model(ids)[0, last]
-    for place, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
+    for position, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
         changed = ids.clone()
-        changed[0, place] = another(int(ids[0, place]))
+        changed[0, position] = another(int(ids[0, position]))
         assert torch.allclose(model(changed)[0, last], before, atol=1e-12) != seen
 
 
 @pytest.mark.parametrize("attention", [["full"], ["row", "column", "row", "conv"]])
-def test_cached_is_uncached_and_batched_is_one_by_one(attention):
+def test_cached_equals_uncached_and_batched_equals_one_by_one(attention):
     model, rows = dalle(attention), torch.stack([row(1), row(2)])
     whole = model(rows)
     torch.testing.assert_close(torch.cat([model(rows[:1]), model(rows[1:])]), whole, atol=1e-10, rtol=0)
     state = model.start(None, rows[:, :TEXT])
-    for place in range(TEXT, rows.size(1)):
-        logits, state = model.step(rows[:, place : place + 1], state)
-        torch.testing.assert_close(logits[:, 0], whole[:, place], atol=1e-10, rtol=0)
+    for position in range(TEXT, rows.size(1)):
+        logits, state = model.step(rows[:, position : position + 1], state)
+        torch.testing.assert_close(logits[:, 0], whole[:, position], atol=1e-10, rtol=0)
 
 
-def test_only_codes_are_drawn_in_a_picture_and_only_words_and_fillers_before_it():
+def test_only_codes_are_sampled_in_the_image_and_no_codes_in_the_text():
     model = dalle()
     logits = model(row(1)[None])[0]
     codes = torch.arange(model.vocabulary) >= model.first_code
-    for place, one in enumerate(logits):
-        assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
+    for position, one in enumerate(logits):
+        assert torch.equal(one.isfinite(), codes if position >= TEXT else ~codes)
     prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
     drawn = greedy_or_sample(
-        model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ALONE
+        model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ONLY
     )
     for one in drawn:
         assert len(one.tokens) == 12 and min(one.tokens) >= model.first_code and max(one.tokens) < model.vocabulary
@@ -145,18 +145,18 @@ def test_only_codes_are_drawn_in_a_picture_and_only_words_and_fillers_before_it(
 @pytest.mark.parametrize(
     "settings", [{}, {"quantizer": "vq"}, {"quantizer": "vq", "codebook_update": "loss"}, {"reconstruction_loss": "laplace"}]
 )
-def test_gradients_reach_the_encoder_through_the_codes(settings):
+def test_gradients_reach_the_encoder_through_the_codebook(settings):
     model = Dvae(DvaeModel(codebook_size=11, code_width=4, width=8, layers=1, commitment_weight=0.0, **settings), (8, 12)).train()
     pixels = torch.randint(256, (3, 3, 8, 12), dtype=torch.uint8)
-    made = model(pixels)
-    assert made.codes.shape == (3, 2, 3) and made.penalty.shape == (3,)
-    model.pixel_loss(made.prediction, pixels).sum().backward()
+    reconstruction = model(pixels)
+    assert reconstruction.codes.shape == (3, 2, 3) and reconstruction.penalty.shape == (3,)
+    model.pixel_loss(reconstruction.prediction, pixels).sum().backward()
     assert model.encoder[0].weight.grad.abs().sum() > 0
-    shown = model.decode(made.codes)
-    assert shown.shape == pixels.shape and shown.dtype == torch.uint8
+    image = model.decode(reconstruction.codes)
+    assert image.shape == pixels.shape and image.dtype == torch.uint8
 
 
-def test_a_straight_through_gradient_is_the_decoders():
+def test_straight_through_gradient_equals_the_decoders():
     book = VectorQuantizer(DvaeModel(quantizer="vq", codebook_size=5, code_width=3, width=3), (8, 8)).eval()
     torch.nn.init.dirac_(book.to_vectors.weight)
     torch.nn.init.zeros_(book.to_vectors.bias)
@@ -169,7 +169,7 @@ def test_a_straight_through_gradient_is_the_decoders():
     torch.testing.assert_close(chosen.vectors, book.table[chosen.codes].permute(0, 3, 1, 2))
 
 
-def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew():
+def test_codebook_follows_moving_averages_and_dead_codes_restart():
     book = VectorQuantizer(
         DvaeModel(quantizer="vq", codebook_size=4, code_width=2, width=2, decay=0.0, restart_threshold=0.5), (8, 8)
     ).train()
@@ -183,7 +183,7 @@ def test_the_book_follows_the_means_of_what_chose_it_and_dead_codes_begin_anew()
     assert torch.equal(book.table, before)
 
 
-def test_the_temperature_falls_with_the_step_and_nothing_else():
+def test_temperature_and_kl_weight_are_functions_of_the_step():
     model = Dvae(
         DvaeModel(codebook_size=4, width=8, anneal_steps=100, temperature=(2.0, 0.5), kl_weight=6.0, kl_warmup_steps=10), (8, 8)
     )
@@ -195,7 +195,7 @@ def test_the_temperature_falls_with_the_step_and_nothing_else():
     assert found[4] == found[1] and cosine_anneal(5, 10, 0.0, 6.0) == pytest.approx(3.0)
 
 
-def test_the_divergence_is_from_a_uniform_choice():
+def test_penalty_is_the_kl_divergence_from_uniform():
     model = Dvae(DvaeModel(codebook_size=4, code_width=4, width=8, kl_weight=1.0, kl_warmup_steps=1), (8, 8)).eval()
     pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     with torch.no_grad():
@@ -207,9 +207,9 @@ def test_the_divergence_is_from_a_uniform_choice():
         assert float(model(pixels).penalty.abs().max()) < 1e-6
 
 
-def test_the_logit_laplace_is_a_density():
-    """It integrates to one over what pixels may be, of a distribution narrow enough to lie inside."""
-    light = torch.linspace(0, 1, 20_001, dtype=torch.float64)[None, None, None]
-    said = torch.tensor([0.3, -2.5], dtype=torch.float64)[None, :, None, None]
-    density = (-logit_laplace(said, light)).exp()[0, 0, 0]
-    assert float(torch.trapezoid(density, 0.8 * light[0, 0, 0] + 0.1)) == pytest.approx(1, abs=2e-3)
+def test_logit_laplace_integrates_to_one():
+    """Over the range of pixels, for a distribution narrow enough to lie inside."""
+    intensity = torch.linspace(0, 1, 20_001, dtype=torch.float64)[None, None, None]
+    prediction = torch.tensor([0.3, -2.5], dtype=torch.float64)[None, :, None, None]
+    density = (-logit_laplace(prediction, intensity)).exp()[0, 0, 0]
+    assert float(torch.trapezoid(density, 0.8 * intensity[0, 0, 0] + 0.1)) == pytest.approx(1, abs=2e-3)

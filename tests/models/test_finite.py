@@ -1,4 +1,4 @@
-"""Batches that are all padding, and of one token: every loss and gradient is finite in fp32, bf16 and fp16."""
+"""Losses and gradients are finite for all-padding and one-token batches, in fp32, bf16 and fp16."""
 
 import contextlib
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from regard.batches.batch import IGNORE_INDEX, Batch
-from regard.models.registry import MODELS
 from regard.recipe import (
     DecoderModel,
     EncoderModel,
@@ -17,6 +16,7 @@ from regard.recipe import (
     TransformerModel,
     UniversalModel,
 )
+from regard.tasks import find_task
 from regard.training.losses import CrossEntropy
 
 V = 13
@@ -39,18 +39,24 @@ BATCHES = {"all padding": (5, 0), "one token": (1, 1), "some rows padding": (5, 
 
 def build(name):
     if name in TRANSLATORS:
-        return MODELS["translate"][TRANSLATORS[name].kind](TRANSLATORS[name], V, V, Regularization())
+        return find_task("translate", TRANSLATORS[name].kind).models[TRANSLATORS[name].kind](
+            TRANSLATORS[name], V, V, Regularization()
+        )
     if name == "GPT":
-        return MODELS["language"]["transformer"](DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
-    return MODELS["masked"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
+        return find_task("language", "transformer").models["transformer"](
+            DecoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+        )
+    return find_task("masked", "transformer").models["transformer"](
+        EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+    )
 
 
-def made(name, size, real):
-    """A batch of three rows; what is padding is not asked for."""
+def build_batch(name, size, real):
+    """A batch of three rows; padding has no labels."""
     lengths = torch.tensor([0, 1, size]) if real is None else torch.full((3,), real)
-    inside = torch.arange(size) < lengths[:, None]
-    labels = torch.where(inside, torch.randint(4, V, (3, size)), IGNORE_INDEX)
-    ids = torch.where(inside, torch.randint(4, V, (3, size)), 0)
+    is_real = torch.arange(size) < lengths[:, None]
+    labels = torch.where(is_real, torch.randint(4, V, (3, size)), IGNORE_INDEX)
+    ids = torch.where(is_real, torch.randint(4, V, (3, size)), 0)
     inputs = {"target": ids} if name == "GPT" else {"source": ids, "lengths": lengths}
     return Batch({**inputs, **({"target": ids} if name in TRANSLATORS else {})}, labels, np.arange(3))
 
@@ -60,7 +66,7 @@ def made(name, size, real):
 @pytest.mark.parametrize("name", [*TRANSLATORS, "GPT", "BERT"])
 def test_loss_and_gradients_are_finite(name, kind, precision):
     dtype = PRECISIONS[precision]
-    model, batch = build(name).train(), made(name, *BATCHES[kind])
+    model, batch = build(name).train(), build_batch(name, *BATCHES[kind])
     with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
         loss = CrossEntropy(Regularization())(model, batch)
     assert loss.isfinite()
@@ -71,20 +77,22 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
 
 @pytest.mark.parametrize("pool", ["first", "first_relu", "mean", "max"])
 @pytest.mark.parametrize("kind", BATCHES)
-def test_a_label_of_nothing_is_finite(pool, kind):
-    model = MODELS["classify"]["transformer"](
+def test_classifier_of_empty_texts_is_finite(pool, kind):
+    model = find_task("classify", "transformer").models["transformer"](
         EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularization()
     )
-    batch = made("BERT", *BATCHES[kind])
-    said = model(**batch.inputs)
-    said.sum().backward()
-    assert said.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    batch = build_batch("BERT", *BATCHES[kind])
+    logits = model(**batch.inputs)
+    logits.sum().backward()
+    assert logits.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_a_place_in_nothing_is_finite(kind):
-    model = MODELS["answer"]["transformer"](EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization())
-    said = model(**made("BERT", *BATCHES[kind]).inputs).log_softmax(-1)
-    assert said[..., 0].isfinite().all()
-    said[..., 0].sum().backward()
+def test_span_prediction_in_empty_texts_is_finite(kind):
+    model = find_task("answer", "transformer").models["transformer"](
+        EncoderModel(kind="transformer", layers=1, **SHAPE), V, Regularization()
+    )
+    logits = model(**build_batch("BERT", *BATCHES[kind]).inputs).log_softmax(-1)
+    assert logits[..., 0].isfinite().all()
+    logits[..., 0].sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

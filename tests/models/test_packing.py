@@ -1,4 +1,4 @@
-"""A packed text is said as it would be alone: logits and loss, whatever the positions, whatever is packed beside it."""
+"""Packed texts have the logits and loss that they have alone, for all position encodings."""
 
 import numpy as np
 import pytest
@@ -9,21 +9,21 @@ from regard.batches.language_rows import LanguageModelRows, PackedRows
 from regard.batches.masked_rows import MaskedRows
 from regard.batches.ragged import Ragged
 from regard.batches.token_store import TokenStore
-from regard.models.registry import MODELS
 from regard.recipe import DecoderModel, EncoderModel, Masking, PositionSettings, Regularization
+from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS_AND_EOS
 from regard.training.losses import CrossEntropy
 
-V, ROOM = 40, 24
+V, MAX_LENGTH = 40, 24
 TEXTS = [np.random.default_rng(i).integers(5, V, 1 + 5 * i % 13).tolist() for i in range(40)]
-SHAPE = dict(kind="transformer", layers=2, width=16, heads=4, feed_forward=32, max_length=ROOM)
+SHAPE = dict(kind="transformer", layers=2, width=16, heads=4, feed_forward=32, max_length=MAX_LENGTH)
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 
 
-def built(task, kind, **more):
+def build_model(task, kind, **more):
     torch.manual_seed(5)
     settings = (DecoderModel if task == "language" else EncoderModel)(**SHAPE, positions=PositionSettings(kind=kind), **more)
-    model = MODELS[task]["transformer"](settings, V).double()
+    model = find_task(task, "transformer").models["transformer"](settings, V).double()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -46,11 +46,13 @@ def rows_of(task):
     ids=["gpt", "window", "bert"],
 )
 @torch.no_grad()
-def test_packed_logits_are_those_of_each_text_alone(task, more, kind):
-    model, texts, name = built(task, kind, **more).eval(), rows_of(task), "target" if task == "language" else "source"
-    packed = PackedRows(texts, ROOM)
+def test_packed_logits_equal_those_of_each_text_alone(task, more, kind):
+    model, texts, name = build_model(task, kind, **more).eval(), rows_of(task), "target" if task == "language" else "source"
+    packed = PackedRows(texts, MAX_LENGTH)
     batch = packed.batch(np.arange(len(packed)), 1, 2)
-    assert (batch.inputs["documents"] == 0).any() and batch.inputs["documents"].max() > 2, "some room is left, some is shared"
+    assert (batch.inputs["documents"] == 0).any() and batch.inputs["documents"].max() > 2, (
+        "some positions are padding, some rows have several texts"
+    )
     logits = model(**batch.inputs)
     for row in range(len(packed)):
         for number, text in enumerate(packed.plan(1, 2)[row], start=1):
@@ -61,15 +63,15 @@ def test_packed_logits_are_those_of_each_text_alone(task, more, kind):
 
 
 @pytest.mark.parametrize("task", ["language", "masked"])
-def test_the_loss_and_its_gradient_are_those_of_the_texts(task):
-    model, texts = built(task, "relative"), rows_of(task)
-    say = CrossEntropy(Regularization(label_smoothing=0.1, dropout=0.0))
-    batches = Batches(PackedRows(texts, ROOM), 3 * ROOM, seed=1)
+def test_packed_loss_and_gradient_equal_those_of_the_texts(task):
+    model, texts = build_model(task, "relative"), rows_of(task)
+    loss_fn = CrossEntropy(Regularization(label_smoothing=0.1, dropout=0.0))
+    batches = Batches(PackedRows(texts, MAX_LENGTH), 3 * MAX_LENGTH, seed=1)
     losses = [
-        sum(say(model, batches.batch(2, i)) for i in range(len(batches.plan(2)))),
-        sum(say(model, texts.batch(np.array([i]), 1, 2)) for i in range(len(TEXTS))),
+        sum(loss_fn(model, batches.batch(2, i)) for i in range(len(batches.plan(2)))),
+        sum(loss_fn(model, texts.batch(np.array([i]), 1, 2)) for i in range(len(TEXTS))),
     ]
-    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)  # objectives count in float32
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)  # losses are computed in float32
     gradients = [torch.autograd.grad(loss, list(model.parameters()), allow_unused=True) for loss in losses]
     for one, other in zip(*gradients):
         if one is not None:
@@ -77,8 +79,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_texts(task):
 
 
 @torch.no_grad()
-def test_what_is_beside_a_text_cannot_be_seen():
-    model, packed = built("masked", "learned").eval(), PackedRows(rows_of("masked"), ROOM)
+def test_packed_texts_do_not_see_each_other():
+    model, packed = build_model("masked", "learned").eval(), PackedRows(rows_of("masked"), MAX_LENGTH)
     inputs = packed.batch(np.arange(len(packed)), 1, 2).inputs
     before = model(**inputs)
     others = inputs["documents"] != 1
@@ -88,14 +90,14 @@ def test_what_is_beside_a_text_cannot_be_seen():
 
 
 @torch.no_grad()
-def test_evaluation_needs_no_packing():
-    """Batches of texts of one length have no padding either; their loss is the packed one."""
-    model, texts = built("language", "rotary").eval(), rows_of("language")
-    say = CrossEntropy(Regularization(label_smoothing=0.0))
-    packed = PackedRows(texts, ROOM)
+def test_unpacked_evaluation_loss_equals_the_packed_one():
+    """Batches of texts of equal length have no padding either."""
+    model, texts = build_model("language", "rotary").eval(), rows_of("language")
+    loss_fn = CrossEntropy(Regularization(label_smoothing=0.0))
+    packed = PackedRows(texts, MAX_LENGTH)
     torch.testing.assert_close(
-        sum(say(model, batch) for batch in sequential_batches(texts, 64)),
-        say(model, packed.batch(np.arange(len(packed)), 0, 0)),
+        sum(loss_fn(model, batch) for batch in sequential_batches(texts, 64)),
+        loss_fn(model, packed.batch(np.arange(len(packed)), 0, 0)),
         rtol=1e-5,
         atol=0,
     )

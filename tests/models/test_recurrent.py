@@ -13,7 +13,7 @@ from regard.recipe import RecurrentModel
 
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNNCell), ("lstm", nn.LSTMCell), ("gru", nn.GRUCell)])
-def test_the_fused_cells_are_torchs_cells_one_step_at_a_time(cell, theirs):
+def test_recurrent_layers_equal_torch_cells_step_by_step(cell, theirs):
     ours = RecurrentLayers(cell, 5, 8)
     single = theirs(5, 8)
     single.load_state_dict({name.removesuffix("_l0"): p for name, p in ours.layers[0].state_dict().items()})
@@ -48,7 +48,7 @@ def scores_by_hand(attention, kind, s, h):
 
 
 @pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
-def test_each_score_is_its_equation(kind):
+def test_each_score_function_equals_its_equation(kind):
     attention = SingleHeadAttention(kind, 6, 6, width=4).double()
     states, annotations = torch.randn(2, 3, 6).double(), torch.randn(2, 5, 6).double()
     keys, values = attention.project_kv(annotations)
@@ -61,7 +61,7 @@ def test_each_score_is_its_equation(kind):
 
 
 @pytest.mark.parametrize("kind", ["dot", "scaled", "general", "additive", "cosine"])
-def test_what_is_watched_is_what_was_mixed(kind):
+def test_watched_weights_times_annotations_equal_the_context(kind):
     attention = SingleHeadAttention(kind, 6, 6, width=4)
     states, annotations = torch.randn(2, 3, 6), torch.randn(2, 5, 6)
     with watch(attention) as seen:
@@ -69,7 +69,7 @@ def test_what_is_watched_is_what_was_mixed(kind):
     torch.testing.assert_close(seen.stack()[0, :, 0] @ annotations, mixed)
 
 
-def test_bahdanaus_decoder_is_his_equations():
+def test_bahdanau_decoder_equals_the_papers_equations():
     """c_i from s_{i-1}; s_i = f(s_{i-1}, y_{i-1}, c_i); the output from y_{i-1}, s_i, c_i."""
     model = RecurrentTranslator(RecurrentModel(kind="recurrent", width=6, embedding_width=4), 11, 11).double().eval()
     source, lengths, target = torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.randint(4, 11, (1, 3))
@@ -87,11 +87,11 @@ def test_bahdanaus_decoder_is_his_equations():
         torch.testing.assert_close(model(source, lengths, target)[:, i], model.output(t))
 
 
-def test_without_attention_the_source_is_one_vector():
-    """Two sources that leave the encoder in the same state cannot be told apart; with attention they can."""
-    for attention, alike in (("none", True), ("dot", False)):
+def test_without_attention_the_decoder_sees_the_source_through_the_bridge_only():
+    """Two sources with the same last encoder state give the same output; with attention they differ."""
+    for attention, equal in (("none", True), ("dot", False)):
         settings = RecurrentModel(kind="recurrent", width=8, attention=attention, decoder="luong")
         model = RecurrentTranslator(settings, 11, 11).eval()
         model.bridge.weight.data.zero_()
         one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
-        assert torch.allclose(one, other) == alike
+        assert torch.allclose(one, other) == equal

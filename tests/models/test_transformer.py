@@ -1,4 +1,4 @@
-"""The Transformer's parity with torch.nn.Transformer. Its laws are those of every translator (test_laws.py)."""
+"""Parity of the Transformer with torch.nn.Transformer; test_translation_models.py has its other laws."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def copy_layer(ours, theirs):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activation):
+def test_outputs_and_gradients_equal_torch_nn_transformer(norm_first, activation):
     """The same settings and copied weights: float32, 1e-5."""
     ours = Transformer(
         TransformerModel(
@@ -83,7 +83,7 @@ def test_outputs_and_gradients_agree_with_torch_nn_transformer(norm_first, activ
 
 @settings(max_examples=10)
 @given(st.booleans(), st.sampled_from(["layer", "rms"]))
-def test_a_block_may_change_the_width(norm_first, norm):
+def test_block_can_change_the_width(norm_first, norm):
     block = Block(BlockConfig(12, 3, 20, norm=norm, norm_first=norm_first), out_width=18)
     assert block(torch.randn(2, 5, 12)).shape == (2, 5, 18)
     assert block.self_residual.skip.weight.shape == (18, 12)

@@ -1,4 +1,4 @@
-"""The Universal Transformer: one block's weights at every depth, and halting that is what it says."""
+"""The Universal Transformer: one block shared by all steps, and adaptive halting."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ def universal(**settings):
     return UniversalTransformer(UniversalModel(kind="universal", **shape), 20, 20)
 
 
-def test_more_steps_are_not_more_weights():
+def test_number_of_parameters_does_not_depend_on_the_steps():
     counts = [sum(p.numel() for p in universal(encoder_layers=n, decoder_layers=n).parameters()) for n in (1, 2, 6)]
     assert len(set(counts)) == 1
     plain = Transformer(TransformerModel(**SHAPE, encoder_layers=1, decoder_layers=1), 20, 20)
     assert counts[0] == sum(p.numel() for p in plain.parameters()) + 2 * 17  # and two halting units
 
 
-def test_every_step_is_a_place_of_its_own_to_look():
+def test_every_step_has_its_own_attention_module():
     assert len(attention_modules(universal())) == 4 + 4 + 4
 
 
@@ -33,7 +33,7 @@ def inputs():
     return torch.randint(4, 20, (3, 7)), torch.tensor([7, 5, 3]), torch.randint(4, 20, (3, 6))
 
 
-def test_a_token_that_halts_at_once_takes_one_step_and_one_that_never_would_takes_all():
+def test_halting_probability_decides_the_number_of_steps():
     model = universal().eval()
     for bias, steps in ((20.0, 1), (-20.0, 4)):
         for stack in (model.encoder, model.decoder):
@@ -43,7 +43,7 @@ def test_a_token_that_halts_at_once_takes_one_step_and_one_that_never_would_take
         assert model.encoder.steps.eq(steps).all() and model.decoder.steps.eq(steps).all()
 
 
-def test_probabilities_of_the_steps_add_up_to_one():
+def test_halting_probabilities_sum_to_one():
     """With states that do not change, the mean under the halting probabilities is the state itself."""
     model = universal().eval()
     stack = model.encoder
@@ -55,7 +55,7 @@ def test_probabilities_of_the_steps_add_up_to_one():
     assert stack.ponder.ge(1).all() and (stack.ponder <= stack.steps + 1 + 1e-6).all()
 
 
-def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
+def test_ponder_cost_reduces_the_number_of_steps():
     torch.manual_seed(1)
     model = universal(ponder_cost=1.0, encoder_layers=8, decoder_layers=8)
     for stack in (model.encoder, model.decoder):
@@ -75,13 +75,13 @@ def test_tokens_differ_in_their_steps_and_the_cost_teaches_them_to_take_fewer():
     assert model.encoder.ponder.mean().item() < before - 0.5
 
 
-def test_a_token_that_has_halted_keeps_its_state():
-    """When all halt at once, every later step reads the state that the first one left, but for the signal of time."""
+def test_halted_tokens_keep_their_state():
+    """When all tokens halt after the first step, every later step reads the same state plus its step encoding."""
     model = universal().eval()
     torch.nn.init.zeros_(model.encoder.halt.weight)
     torch.nn.init.constant_(model.encoder.halt.bias, 20.0)
     read = []
-    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))  # its twins share its hooks
+    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))  # the copies share its hooks
     model.encode(*inputs()[:2])
     states = [x - sinusoids(torch.tensor(time), 16).float() for time, x in enumerate(read)]
     assert len(states) == 4 and not torch.allclose(states[0], states[1], atol=1e-3)
@@ -89,7 +89,7 @@ def test_a_token_that_has_halted_keeps_its_state():
         torch.testing.assert_close(later, states[1], atol=1e-5, rtol=1e-5)
 
 
-def test_padding_is_not_charged():
+def test_padding_has_no_ponder_cost():
     model = universal(ponder_cost=0.5).eval()
     source, lengths, target = inputs()
     labels = target.clone()

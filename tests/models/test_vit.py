@@ -1,4 +1,4 @@
-"""The laws of the Vision Transformer, and of what it brought to the block: stochastic depth, layer scale."""
+"""Laws of the Vision Transformer, stochastic depth and layer scale."""
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ from regard.attention.positions import sinusoids
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.layers.norm import Residual
-from regard.models.registry import MODELS
 from regard.models.vit import VitClassifier, interpolate_positions
 from regard.recipe import Regularization, VitModel
+from regard.tasks import find_task
 
 C = 5
 
@@ -20,8 +20,8 @@ def close(one, other, atol=1e-10):
     torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-def unlike(model):
-    """Small weights make everything nearly alike: larger ones tell mistakes from rounding."""
+def enlarge_weights(model):
+    """Larger weights, which tell errors from rounding: small ones make all outputs nearly equal."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(torch.randn_like(p) * (0.3 if p.dim() > 1 else 1.0) + ("norm.weight" in name))
@@ -30,7 +30,7 @@ def unlike(model):
 
 @st.composite
 def models(draw, **fixed):
-    """A model, and the size of its pictures."""
+    """A model, and the size of its images."""
     torch.manual_seed(draw(st.integers(0, 1000)))
     patch = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
     grid = (draw(st.integers(1, 3)), draw(st.integers(2, 3)))
@@ -56,17 +56,17 @@ def models(draw, **fixed):
         }
     )
     size = patch[0] * grid[0], patch[1] * grid[1]
-    return unlike(VitClassifier(settings, size, C, Regularization(dropout=0.3, drop_path=0.3)).double().eval()), size
+    return enlarge_weights(VitClassifier(settings, size, C, Regularization(dropout=0.3, drop_path=0.3)).double().eval()), size
 
 
-def pictures(size, number=4):
+def random_images(size, number=4):
     return torch.randint(0, 256, (number, 3, *size), dtype=torch.uint8)
 
 
 @given(models())
-def test_batched_is_one_by_one(given):
+def test_batched_equals_one_by_one(given):
     model, size = given
-    x = pictures(size)
+    x = random_images(size)
     together = model(x)
     assert together.shape == (4, C) and together.std() > 1e-3
     for one, alone in zip(together, x):
@@ -74,34 +74,36 @@ def test_batched_is_one_by_one(given):
 
 
 @given(models(positions={"kind": "none"}), st.data())
-def test_without_positions_the_order_of_the_patches_does_not_matter(given, data):
+def test_without_positions_the_order_of_patches_does_not_matter(given, data):
     model, size = given
     (rows, columns), (tall, wide) = model.encoder.patches.grid, model.encoder.patches.kernel_size
-    x = pictures(size)
+    x = random_images(size)
     blocks = x.unflatten(2, (rows, tall)).unflatten(4, (columns, wide)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     order = torch.tensor(data.draw(st.permutations(range(rows * columns))))
     mixed = blocks[:, order].unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
     assert mixed.shape == x.shape
     close(model(mixed), model(x))
-    marks = model.settings.prefix_tokens
+    prefix = model.settings.prefix_tokens
     before, after = model.hidden_states(x)[-1], model.hidden_states(mixed)[-1]
-    close(after[:, marks:], before[:, marks:][:, order])
-    close(after[:, :marks], before[:, :marks])
+    close(after[:, prefix:], before[:, prefix:][:, order])
+    close(after[:, :prefix], before[:, :prefix])
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_with_positions_it_does(kind):
-    model = unlike(
+def test_with_positions_the_order_of_patches_matters(kind):
+    model = enlarge_weights(
         VitClassifier(
             VitModel(kind="vit", layers=1, width=8, heads=2, feed_forward=16, patch_size=2, positions={"kind": kind}), (4, 6), C
         ).eval()
     )
-    x = pictures((4, 6))
+    x = random_images((4, 6))
     assert (model(x) - model(x.flip(3).unflatten(3, (3, 2)).flip(4).flatten(3))).abs().max() > 1e-3
 
 
-def test_a_patch_is_read_by_one_linear_map_row_by_row():
-    model = unlike(VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=(2, 3)), (4, 9), C).double())
+def test_patch_embedding_is_a_linear_map_in_row_major_order():
+    model = enlarge_weights(
+        VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=(2, 3)), (4, 9), C).double()
+    )
     pixels, patches = torch.randn(1, 3, 4, 9, dtype=torch.float64), model.encoder.patches
     for number, found in enumerate(patches(pixels)[0]):
         row, column = divmod(number, 3)
@@ -109,15 +111,15 @@ def test_a_patch_is_read_by_one_linear_map_row_by_row():
         close(found, patches.weight.flatten(1) @ patch.flatten() + patches.bias)
 
 
-def test_pixels_are_normalised_once():
+def test_uint8_pixels_are_normalized_and_float_pixels_are_not():
     colours = dict(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     model = VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, **colours), (4, 4), C)
-    x = pictures((4, 4))
+    x = random_images((4, 4))
     by_hand = (x / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[:, None, None]
     close(model(x), model(by_hand), atol=1e-6)
 
 
-def test_positions_of_two_dimensions_are_those_of_the_row_and_of_the_column():
+def test_2d_sinusoidal_positions_are_those_of_row_and_column():
     model = VitClassifier(
         VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, positions={"kind": "sinusoidal"}), (4, 6), C
     )
@@ -129,20 +131,20 @@ def test_positions_of_two_dimensions_are_those_of_the_row_and_of_the_column():
 
 
 @given(models(pool="class"))
-def test_another_size_is_refused_in_one_line_or_the_positions_are_interpolated(given):
+def test_another_image_size_is_rejected_unless_resized(given):
     model, size = given
     other = tuple(2 * side for side in size)
-    with pytest.raises(UserError, match=rf"of {other[0]} × {other[1]} pixels, the model reads {size[0]} × {size[1]}") as said:
-        model(pictures(other))
-    assert "\n" not in str(said.value)
-    before = model(pictures(size, 1).fill_(7))
+    with pytest.raises(UserError, match=rf"of {other[0]} × {other[1]} pixels, the model reads {size[0]} × {size[1]}") as error:
+        model(random_images(other))
+    assert "\n" not in str(error.value)
+    before = model(random_images(size, 1).fill_(7))
     model.resize(size)
-    close(model(pictures(size, 1).fill_(7)), before, atol=1e-6)  # to itself, nothing changes
+    close(model(random_images(size, 1).fill_(7)), before, atol=1e-6)  # the same size changes nothing
     model.resize(other)
-    assert model(pictures(other)).shape == (4, C)
+    assert model(random_images(other)).shape == (4, C)
 
 
-def test_interpolated_positions_keep_their_marks_and_their_places():
+def test_interpolated_positions_keep_prefix_tokens_and_grid():
     table = torch.cat([torch.tensor([[5.0, 6.0]]), torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0))])
     found = interpolate_positions(table, 1, (8, 8), (16, 16))
     assert torch.equal(found[0], table[0]) and found.shape == (257, 2)
@@ -151,19 +153,19 @@ def test_interpolated_positions_keep_their_marks_and_their_places():
     close(inner[:, :, 1], (torch.arange(4.0, 12.0) / 2 - 0.25).expand(8, 8), atol=0.06)
 
 
-def test_distilled_is_the_mean_of_both_marks_words():
-    model = unlike(
+def test_distilled_logits_are_the_mean_of_both_heads():
+    model = enlarge_weights(
         VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, distilled="head"), (4, 4), C).eval()
     )
-    x = pictures((4, 4))
+    x = random_images((4, 4))
     states = model.hidden_states(x)[-1]
     close(model(x), (model.output(states[:, 0]) + model.distilled_output(states[:, 1])) / 2)
 
 
 @given(models())
-def test_watched_is_unwatched(given):
+def test_watched_equals_unwatched(given):
     model, size = given
-    x = pictures(size)
+    x = random_images(size)
     plain = model(x)
     with watch(model) as seen:
         assert torch.equal(model(x), plain)
@@ -172,28 +174,25 @@ def test_watched_is_unwatched(given):
     close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
 
-def test_every_kind_that_reads_pictures_is_in_the_zoo():
-    assert MODELS["classify"]["vit"] is VitClassifier and "vit" in MODELS["encode"]
-
-
-# what the block learned
+def test_vit_is_registered():
+    assert find_task("classify", "vit").models["vit"] is VitClassifier and "vit" in find_task("encode").models
 
 
 def residual(**options):
     return Residual(4, 4, norm="layer", norm_first=True, dropout=0.0, **options)
 
 
-def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean():
+def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
     layer, x = residual(drop_path=0.25).train(), torch.randn(4000, 3, 4)
     added = layer(x, lambda y: torch.ones_like(y)) - x  # (B, T, D)
     close(added, added[:, :1, :1].expand_as(added), atol=1e-5)
-    left_out = (added[:, 0, 0].abs() < 1e-6).float().mean()
-    assert abs(left_out - 0.25) < 0.03 and added.mean() == pytest.approx(1, abs=0.05)
+    dropped = (added[:, 0, 0].abs() < 1e-6).float().mean()
+    assert abs(dropped - 0.25) < 0.03 and added.mean() == pytest.approx(1, abs=0.05)
     assert added[:, 0, 0].max() == pytest.approx(4 / 3, abs=1e-5)
     close(layer.eval()(x, torch.ones_like), x + 1, atol=1e-6)
 
 
-def test_the_chance_grows_with_the_depth():
+def test_stochastic_depth_rate_grows_with_the_layer():
     model = VitClassifier(
         VitModel(kind="vit", width=8, heads=2, layers=4, patch_size=2), (4, 4), C, Regularization(drop_path=0.2)
     )
@@ -201,7 +200,7 @@ def test_the_chance_grows_with_the_depth():
     assert rates == [(pytest.approx(rate), pytest.approx(rate)) for rate in (0.05, 0.1, 0.15, 0.2)]
 
 
-def test_layer_scale_multiplies_what_is_added_and_is_learned():
+def test_layer_scale_multiplies_the_residual_branch_and_is_learned():
     layer, x = residual(layer_scale=0.1), torch.randn(2, 3, 4)
     close(layer(x, torch.ones_like), x + 0.1, atol=1e-6)
     assert [name for name, _ in layer.named_parameters()] == ["scale", "norm.weight", "norm.bias"]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard import recipe as recipes
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.plan import (
@@ -30,6 +29,7 @@ from regard.plan import (
 from regard.plan.memory import activation_bytes
 from regard.plan.planner import build_on_meta
 from regard.recipe import TransformerModel
+from regard.tasks import build_recipe
 
 RECIPES = sorted(Path(__file__).parents[2].joinpath("recipes").glob("wmt14-*.toml"))
 WORLD = {"data": {"world": {}}}
@@ -100,7 +100,7 @@ def formula(m: TransformerModel, source: int, target: int) -> int:
 @given(shape=shapes, source=st.integers(5, 50), target=st.integers(5, 50))
 def test_counted_parameters_equal_the_closed_formula(shape, source, target):
     target = source if shape["tie"] == "all" else target
-    recipe = recipes.build_recipe({**WORLD, "model": shape})
+    recipe = build_recipe({**WORLD, "model": shape})
     assert planned(recipe, vocabulary=(source, target)).parameters == formula(recipe.model, source, target)
 
 
@@ -129,7 +129,7 @@ def test_every_parameter_is_in_one_component():
 @given(shape=shapes, source=st.integers(1, 9), target=st.integers(1, 9))
 def test_forward_flops_equal_torch_flop_counter(shape, source, target):
     """Exactly: with the math kernel, torch counts the same matrix products; grouped keys are repeated before them."""
-    found = planned(recipes.build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
+    found = planned(build_recipe({**WORLD, "model": shape}), vocabulary=20, source_length=source, target_length=target)
     model = Transformer(found.recipe.model, 20, 20).eval()
     ids = torch.ones(1, source, dtype=torch.long), torch.tensor([source]), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -280,9 +280,7 @@ def test_all_four_wmt14_recipes_exist():
 def run(tmp_path):
     folder = tmp_path / "toy"
     folder.mkdir()
-    (folder / "recipe.toml").write_text(
-        recipes.build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml()
-    )
+    (folder / "recipe.toml").write_text(build_recipe({**WORLD, "model": {"preset": "tiny"}, "train": {"steps": 500}}).to_toml())
     (folder / "config.json").write_text(json.dumps({"vocabularies": [600, 600]}))
     records = [
         {"event": "begin"},

@@ -7,10 +7,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import plan as planning
 from regard import recipe as recipes
-from regard.models.registry import MODELS
 from regard.models.vit import VitClassifier
 from regard.plan.flops import count_components, total_cost
 from regard.plan.memory import activation_bytes
+from regard.tasks import build_recipe, find_task
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -64,9 +64,9 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_macs_of_text_models_equal_torch_flop_counter(name):
-    recipe = recipes.build_recipe({"data": {"world": {}}, **RECIPES[name]})
+    recipe = build_recipe({"data": {"world": {}}, **RECIPES[name]})
     sizes = (50,) if recipe.task in ("language", "masked", "answer") else (50, 3)
-    model = MODELS[recipe.task]["transformer"](recipe.model, *sizes).eval()
+    model = find_task(recipe.task, "transformer").models["transformer"](recipe.model, *sizes).eval()
     text, n = torch.randint(4, 50, (1, 12)), torch.tensor([12])
     inputs = (text,) if recipe.task == "language" else (text, n)
     if recipe.task == "masked":
@@ -82,7 +82,7 @@ IMAGES = {"train": ["train"], "valid": ["valid"], "size": [8, 12]}
 
 @pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}], ids=str)
 def test_macs_of_vit_equal_torch_flop_counter(model):
-    recipe = recipes.build_recipe({"task": "classify", "data": IMAGES, "model": {**VIT, **model}})
+    recipe = build_recipe({"task": "classify", "data": IMAGES, "model": {**VIT, **model}})
     found = planning.plan(recipe)
     model = VitClassifier(recipe.model, (8, 12), 1000).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -113,7 +113,7 @@ SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
 )
 def test_macs_of_captioners_equal_torch_flop_counter(encoder, decoder):
     size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "caption",
             "data": {**IMAGES, "size": size},
@@ -123,7 +123,7 @@ def test_macs_of_captioners_equal_torch_flop_counter(encoder, decoder):
         }
     )
     found = planning.plan(recipe, target_length=7)
-    model = MODELS["caption"][decoder["kind"]](recipe.model, size, 50).eval()
+    model = find_task("caption", decoder["kind"]).models[decoder["kind"]](recipe.model, size, 50).eval()
     with (
         sdpa_kernel(SDPBackend.MATH),
         torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),
@@ -138,10 +138,10 @@ def test_macs_of_captioners_equal_torch_flop_counter(encoder, decoder):
 
 
 def test_macs_of_a_convolutional_image_tower_equal_torch_flop_counter():
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {"task": "contrastive", "data": IMAGES, "tokens": {"size": 50}, "model": {"projection_width": 8, "image": SMALL_CNN}}
     )
-    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).eval()
+    model = find_task("contrastive", "clip").models["clip"](recipe.model, (8, 12), 50).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77]))
     assert 2 * planning.plan(recipe).total.macs == counter.get_total_flops()
@@ -151,7 +151,7 @@ def test_macs_of_a_convolutional_image_tower_equal_torch_flop_counter():
 def test_macs_and_memory_of_clip(activation):
     text = {"layers": 1, "width": 16, "heads": 2, "activation": activation}
     towers = {"image": {**VIT, "activation": activation}, "text": text}
-    recipe = recipes.build_recipe(
+    recipe = build_recipe(
         {
             "task": "contrastive",
             "data": IMAGES,
@@ -161,7 +161,7 @@ def test_macs_and_memory_of_clip(activation):
         }
     )
     found = planning.plan(recipe)
-    model = MODELS["contrastive"]["clip"](recipe.model, (8, 12), 50).train()
+    model = find_task("contrastive", "clip").models["clip"](recipe.model, (8, 12), 50).train()
     pair = torch.zeros(1, 3, 8, 12), torch.zeros(1, 77, dtype=torch.long), torch.tensor([77])
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*pair)
@@ -220,7 +220,7 @@ def test_activation_bytes_of_vit_are_within_4_percent_of_autograd(model, bf16):
     ids=str,
 )
 def test_every_kind_of_model_can_be_planned(settings):
-    recipe = recipes.build_recipe({"data": {"world": {}}, **settings})
+    recipe = build_recipe({"data": {"world": {}}, **settings})
     found = planning.plan(recipe)
     assert found.flops > 0 and all(sum(sizes.values()) > 0 for sizes in found.memory.values())
     model = planning.planner.build_on_meta(recipe, found.vocabulary)
@@ -231,6 +231,6 @@ def test_every_kind_of_model_can_be_planned(settings):
 def test_attention_cost_grows_faster_than_the_length():
     short, long = (planning.plan("gpt2", source_length=n, target_length=n).flops_per_token for n in (512, 1024))
     assert long > short
-    lstm = recipes.build_recipe({"task": "language", "data": {"world": {}}})
+    lstm = build_recipe({"task": "language", "data": {"world": {}}})
     short, long = (planning.plan(lstm, source_length=n, target_length=n).flops_per_token for n in (64, 128))
     assert long == short

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from regard import cli
 from regard.plan import DeviceSpeed, plan, step_time
 from regard.plan.planner import plan_recipe
-from regard.recipe import build_recipe
+from regard.tasks import build_recipe
 
 CPU = torch.device("cpu")
 TINY = {"width": 16, "heads": 2, "feed_forward": 32}

@@ -121,11 +121,11 @@ def test_company_and_the_order_of_questions_change_nothing(run, asked):
 def test_in_windows_it_finds_what_it_finds_in_one(run, asked):
     """The same weights with room for a whole context; and contexts ten times as long as any that was trained on."""
     questions, contexts, _ = asked
-    rows = run.encode(run.data.valid)
+    rows = run._encode(run.data.valid)
     assert len(rows) > 2 * len(questions) and rows.lengths(0, 0)[0].max() == 16
     wide = regard.load(run.folder, device="cpu")
     object.__setattr__(wide.recipe.model, "max_length", 64)
-    assert len(wide.encode(wide.data.valid)) == len(questions)
+    assert len(wide._encode(wide.data.valid)) == len(questions)
     cut, whole = ([best[0] for best in one.answers(questions, contexts)] for one in (run, wide))
     assert np.mean([(a.start, a.end) == (b.start, b.end) for a, b in zip(whole, cut)]) > 0.85
     before, after = "is und " * 60, " so is" * 30
@@ -235,7 +235,7 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
     assert made.recipe.data.unanswerable == impossible and made.recipe.model.segments == 2
     (result,) = evaluate(made)
     assert set(result.scores) == {"exact_match", "f1"} and len(result.outputs) == len(result.examples)
-    notes = made.score("train", read_questions([tmp_path / "train.json"])).notes
+    notes = made._score("train", read_questions([tmp_path / "train.json"])).notes
     assert any("of 20 without one" in note for note in notes) == impossible
 
 

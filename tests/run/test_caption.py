@@ -23,6 +23,7 @@ from regard.run.train import train
 from regard.show.generation import trace_generation
 from regard.show.neurons import show_neurons
 from regard.show.selection import ViewSelection
+from regard.tasks import build_recipe, parse_recipe, read_recipe
 from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
@@ -119,29 +120,29 @@ def test_it_learns_to_say_what_is_there(run):
 @pytest.mark.parametrize("which", ["run", "transformer"])
 def test_each_word_looks_somewhere(which, pictures, request):
     run = request.getfixturevalue(which)
-    for look, told in zip(run.look(files(pictures)), run.caption(files(pictures))):
+    for look, told in zip(run.align(files(pictures)), run.caption(files(pictures))):
         assert look.words == told[0].text.split()
         assert look.weights.shape == (len(look.words), 4, 4) and look.heads.shape[2:] == look.weights.shape
         np.testing.assert_allclose(look.weights.sum((1, 2)), 1, atol=1e-5)
     with pytest.raises(UserError, match="give one for each"):
-        run.look(files(pictures), ["red is above"])
+        run.align(files(pictures), ["red is above"])
 
 
 def test_a_word_looks_from_where_it_is_said(run, pictures):
     """Before a word there is the begin mark or the word before it; an empty caption looks nowhere."""
-    look = next(run.look(files(pictures)[:1], ["red is above"]))
-    pixels = torch.from_numpy(run.seen(files(pictures)[:1])).permute(0, 3, 1, 2)
+    look = next(run.align(files(pictures)[:1], ["red is above"]))
+    pixels = torch.from_numpy(run._images.decode(files(pictures)[:1])).permute(0, 3, 1, 2)
     with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
-        run.model(pixels, torch.tensor([[run.special_tokens.bos, *run.ids(["red is"])[0]]]))
+        run.model(pixels, torch.tensor([[run._special_tokens.bos, *run._ids(["red is"])[0]]]))
     np.testing.assert_allclose(look.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
-    nothing = next(run.look(files(pictures)[:1], [""]))
+    nothing = next(run.align(files(pictures)[:1], [""]))
     assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
 
 
 @pytest.mark.parametrize("which", ["run", "transformer"])
 def test_captions_are_shown_step_by_step(which, pictures, request, tmp_path):
     opened, path = request.getfixturevalue(which), str(pictures / "valid0.png")
-    found, (told,), (best,) = trace_generation(opened, path, ViewSelection("steps")), opened.look([path]), opened.caption([path])
+    found, (told,), (best,) = trace_generation(opened, path, ViewSelection("steps")), opened.align([path]), opened.caption([path])
     down, across = told.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
@@ -223,17 +224,17 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
     gold = [picture.captions[0].text for picture in world.data.tests["test"].gold]
 
     def telling(texts):
-        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world.ids([text])[0])] for text in texts]
+        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world._ids([text])[0])] for text in texts]
 
     monkeypatch.setattr(world, "tell", telling(gold))
     assert "nothing is wrong" in said_gallery(world, tmp_path)
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score == scores["understood"].score == 100
     torch.nn.init.zeros_(world.model.decoder.cross_attention.attend.score.v)
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["attention_inside"].score == pytest.approx(scores["inside_by_chance"].score, abs=1e-3)
     monkeypatch.setattr(world, "tell", telling([*gold[1:], "red blue"]))
-    scores = world.score("test", world.data.tests["test"]).scores
+    scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score < 60 and scores["understood"].score == 87.5
     assert "not wholly true" in said_gallery(world, tmp_path) and (tmp_path / "gallery.html").exists()
 
@@ -257,7 +258,7 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),
     ]:
         with pytest.raises(UserError, match=words):
-            recipes.build_recipe({**settings(pictures), **changes})
+            build_recipe({**settings(pictures), **changes})
     with pytest.raises(UserError, match=r"train0\.png"):
         train(settings(pictures, model={"max_length": 3}), tmp_path / "short", device="cpu")
     result = CliRunner().invoke(app, ["caption", str(tmp_path / "nowhere"), "--gallery", "a.html", "b.png"])
@@ -265,7 +266,7 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
 
 
 def test_a_starter_recipe_is_a_recipe(pictures):
-    made = recipes.parse_recipe("\n".join(said("new", "caption", "--data", pictures / "train.tsv")))
+    made = parse_recipe("\n".join(said("new", "caption", "--data", pictures / "train.tsv")))
     assert made.task == "caption" and made.data.captions == [1, 2] and made.data.root == str(pictures)
 
 
@@ -299,7 +300,7 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
 
 
 def test_shapes_are_what_the_recipe_says():
-    recipe = recipes.read_recipe("recipes/shapes-caption.toml")
+    recipe = read_recipe("recipes/shapes-caption.toml")
     assert recipe.model.encoder.grid((32, 32)) == (8, 8) and isinstance(recipe.data.world, recipes.ShapesWorld)
     longest = max(len(caption.text.split()) for picture in shapes.generate(300, 1) for caption in picture.captions)
     assert longest + 4 < recipe.model.max_length

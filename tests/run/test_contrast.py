@@ -18,6 +18,7 @@ from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import parse_recipe
 from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {
@@ -119,26 +120,26 @@ def test_every_label_best_first(run, files):
 
 def test_a_match_is_the_softmax_of_the_scaled_products(run, files):
     labels = ["red above blue", "blue above red"]
-    logits = float(run.model.scale().detach()) * run.image_vectors(files) @ run.text_vectors(labels).T
+    logits = float(run.model.scale().detach()) * run._image_vectors(files) @ run._text_vectors(labels).T
     for judged, p in zip(run.match(files, labels), torch.from_numpy(logits).softmax(-1).tolist()):
         assert {one.label: pytest.approx(one.probability, abs=1e-6) for one in judged} == dict(zip(labels, p))
 
 
 def test_templates_are_averaged_in_the_shared_space(run):
-    several = run.label_vectors(["red", "blue"], ["{} above green", "there is {} below the white"])
+    several = run._label_vectors(["red", "blue"], ["{} above green", "there is {} below the white"])
     for vector, label in zip(several, ("red", "blue")):
-        both = run.text_vectors([f"{label} above green", f"there is {label} below the white"]).mean(0)
+        both = run._text_vectors([f"{label} above green", f"there is {label} below the white"]).mean(0)
         np.testing.assert_allclose(vector, both / np.linalg.norm(both), atol=1e-6)
 
 
 def test_vectors_are_the_same_in_any_batch_and_as_often_as_asked(run, files):
-    together = run.image_vectors(files)
-    np.testing.assert_allclose(together, np.concatenate([run.image_vectors([file]) for file in files]), atol=1e-5)
+    together = run._image_vectors(files)
+    np.testing.assert_allclose(together, np.concatenate([run._image_vectors([file]) for file in files]), atol=1e-5)
     texts = ["red above blue", "there is blue below the red", "red", "red above blue"]
-    np.testing.assert_allclose(run.text_vectors(texts), np.concatenate([run.text_vectors([text]) for text in texts]), atol=1e-5)
+    np.testing.assert_allclose(run._text_vectors(texts), np.concatenate([run._text_vectors([text]) for text in texts]), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
     pixels = np.asarray(Image.open(files[0]))
-    np.testing.assert_allclose(run.image_vectors([pixels, Image.open(files[0])]), together[[0, 0]], atol=1e-5)
+    np.testing.assert_allclose(run._image_vectors([pixels, Image.open(files[0])]), together[[0, 0]], atol=1e-5)
 
 
 def test_zero_shot_labels(run, files):
@@ -197,10 +198,10 @@ def test_the_command_line_embeds_pictures_and_texts(run, files):
     words = ["embed", run.folder, "--device", "cpu", "--json"]
     image, text = (json.loads(line) for line in said(*words, files[0], "red above blue"))
     assert image["text"] == files[0] and text["text"] == "red above blue"
-    np.testing.assert_allclose(image["vector"], run.image_vectors(files[:1])[0], atol=1e-5)
-    np.testing.assert_allclose(text["vector"], run.text_vectors(["red above blue"])[0], atol=1e-5)
+    np.testing.assert_allclose(image["vector"], run._image_vectors(files[:1])[0], atol=1e-5)
+    np.testing.assert_allclose(text["vector"], run._text_vectors(["red above blue"])[0], atol=1e-5)
     forced = json.loads(said(*words, "--as", "text", files[0])[0])
-    np.testing.assert_allclose(forced["vector"], run.text_vectors([files[0]])[0], atol=1e-5)
+    np.testing.assert_allclose(forced["vector"], run._text_vectors([files[0]])[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +228,11 @@ def test_what_a_tired_person_feeds_it(run, files, words, message):
 
 def test_a_long_caption_is_cut_and_still_has_its_end(run):
     long = "red above blue " * 20
-    cut = run.ids([long])[0]
-    assert len(cut) + run.special_tokens.num_added == 12
-    np.testing.assert_allclose(run.text_vectors([long]), run.text_vectors([run.tokenizers[0].decode([cut])[0]]), atol=1e-5)
-    inputs = run.encode(ImageExamples([np.zeros((12, 12, 3), np.uint8)], captions=[[long]])).batch(np.array([0]), 1, 0).inputs
-    assert inputs["source"][0].tolist() == [*run.special_tokens.prefix, *cut, *run.special_tokens.suffix] and inputs[
+    cut = run._ids([long])[0]
+    assert len(cut) + run._special_tokens.num_added == 12
+    np.testing.assert_allclose(run._text_vectors([long]), run._text_vectors([run.tokenizers[0].decode([cut])[0]]), atol=1e-5)
+    inputs = run._encode(ImageExamples([np.zeros((12, 12, 3), np.uint8)], captions=[[long]])).batch(np.array([0]), 1, 0).inputs
+    assert inputs["source"][0].tolist() == [*run._special_tokens.prefix, *cut, *run._special_tokens.suffix] and inputs[
         "lengths"
     ].tolist() == [12]
 
@@ -271,13 +272,13 @@ def test_on_the_world_of_shapes_the_true_caption_is_looked_for(tmp_path):
         )
 
     def scores():
-        return [score.score for score in run.choose_true(examples, np.eye(len(examples), dtype=np.float32)).values()]
+        return [score.score for score in run._choose_true(examples, np.eye(len(examples), dtype=np.float32)).values()]
 
-    run.text_vectors = knows
+    run._text_vectors = knows
     assert scores() == [100, 100]
-    run.text_vectors = lambda texts: knows(texts) + 2 * (np.arange(len(texts)) == 1)[:, None]  # one false caption of the first
+    run._text_vectors = lambda texts: knows(texts) + 2 * (np.arange(len(texts)) == 1)[:, None]  # one false caption of the first
     assert all(0 < score < 100 for score in scores())
-    run.text_vectors = lambda texts: -knows(texts)
+    run._text_vectors = lambda texts: -knows(texts)
     assert scores() == [0, 0]
 
 
@@ -288,9 +289,9 @@ def test_it_begins_from_another(run, pictures, tmp_path):
     )
     again = train(begun, tmp_path / "run", device="cpu")
     text = ["red above blue"]
-    np.testing.assert_allclose(again.text_vectors(text), run.text_vectors(text), atol=1e-4)
+    np.testing.assert_allclose(again._text_vectors(text), run._text_vectors(text), atol=1e-4)
     assert again.tokenizers[0].to_json() == run.tokenizers[0].to_json()
-    assert regard.load(again.folder, device="cpu").special_tokens == run.special_tokens
+    assert regard.load(again.folder, device="cpu").special_tokens == run._special_tokens
 
 
 def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures, tmp_path):
@@ -319,14 +320,13 @@ def test_a_tower_of_convolutions_begins_from_an_encoder_of_another_name(pictures
 
 @pytest.mark.parametrize("task", ["contrastive", "caption", "text-to-image"])
 def test_a_starter_recipe_reads_what_it_was_made_for(pictures, tmp_path, task):
-    from regard import recipe as recipes
     from regard.corpus.dataset import read_dataset
 
     lines = [json.loads(line) for line in (pictures / "train.jsonl").read_text().splitlines()]
     (pictures / "train.tsv").write_text("".join(f"{one['file']}\t" + "\t".join(one["captions"]) + "\n" for one in lines))
     (pictures / "named.tsv").write_text("image\tcaption\n" + "".join(f"{one['file']}\t{one['captions'][0]}\n" for one in lines))
     for name, captions in (("train.jsonl", 2), ("train.tsv", 2), ("named.tsv", 1)):
-        recipe = recipes.parse_recipe("\n".join(said("new", task, "--data", pictures / name)))
+        recipe = parse_recipe("\n".join(said("new", task, "--data", pictures / name)))
         data = read_dataset(recipe.data)
         assert recipe.task == task and len(data.train) + 2 * recipe.data.held_out == len(lines)
         assert {len(found) for found in data.train.captions} == {captions}

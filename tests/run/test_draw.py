@@ -12,7 +12,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import TextToImageRows, caption_prefix
 from regard.batches.ragged import Ragged
@@ -25,6 +24,7 @@ from regard.run.card import card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.galleries import contact_sheet
+from regard.tasks import build_recipe, parse_recipe
 from regard.tasks.text_to_image import GeneratedImage, TextToImageRun
 from regard.training.checkpoint import read_weights
 
@@ -122,7 +122,7 @@ def resumed(run, stop, again):
 
 def test_it_draws_what_it_is_told(run):
     for caption, found in zip(LOOKS, run.draw(list(LOOKS), number=6, temperature=0.5)):
-        assert [nearest(one.picture) for one in found] == [caption] * 6
+        assert [nearest(one.image) for one in found] == [caption] * 6
 
 
 def test_codes_there_and_back(codes, pictures):
@@ -175,7 +175,7 @@ def test_drawing_goes_on_with_the_same_bits_without_the_run_of_its_codes(picture
     moved = tmp_path / "elsewhere" / "run"
     shutil.copytree(made.folder, moved)
     assert np.array_equal(
-        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].picture, made.draw(["a red picture"])[0][0].picture
+        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].image, made.draw(["a red picture"])[0][0].image
     )
 
 
@@ -195,16 +195,16 @@ def test_what_is_drawn_depends_on_the_seed_alone(run):
 
 def test_the_decoders_score_is_the_re_scored_one(run):
     (found,) = run.draw(["a blue picture"], number=2, temperature=1.5)
-    text = caption_prefix(Ragged.from_rows(run.caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
+    text = caption_prefix(Ragged.from_rows(run._caption_ids(["a blue picture"])), 6, run.tokenizers[0].size)
     for one in found:
         rows = TextToImageRows(
-            Ragged.from_rows(run.caption_ids(["a blue picture"])),
+            Ragged.from_rows(run._caption_ids(["a blue picture"])),
             np.array([0, 1]),
             one.codes.reshape(1, -1),
             run.tokenizers[0].size,
             6,
         )
-        assert run.surprises(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
+        assert run._nlls(rows)[0][0, 1] == pytest.approx(-one.score, abs=1e-4)
     assert text.shape == (1, 7)
 
 
@@ -218,7 +218,7 @@ def test_another_run_ranks(run):
 
     (found,) = run.draw(["a red picture"], number=3, temperature=3.0, reranker=Blue(), candidates=12)
     (every,) = run.draw(["a red picture"], number=12, temperature=3.0)
-    every = sorted((one.picture[..., 2].mean() for one in every), reverse=True)
+    every = sorted((one.image[..., 2].mean() for one in every), reverse=True)
     assert [one.score for one in found] == pytest.approx(every[:3])
     with pytest.raises(UserError, match="does not compare pictures with texts; rank by a run of task = 'contrastive'"):
         run.draw(["a red picture"], reranker=run)
@@ -314,7 +314,7 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     examples = run.data.valid
     examples = type(examples)(examples.images[:3], "set", captions=[["a red picture", "a " * 9], ["red " * 9], ["a"]])
     run.recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"too_long": "drop"})})
-    learned, scored = run.encode(examples, training=True), run.encode(examples)
+    learned, scored = run._encode(examples, training=True), run._encode(examples)
     assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
     assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
 
@@ -329,8 +329,8 @@ def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
 
 def test_the_loss_is_weighed_between_caption_and_picture(run):
     """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
-    (batch,) = sequential_batches(run.encode(run.data.valid), 10_000)
-    model, objective = run.model.eval(), run.objective()
+    (batch,) = sequential_batches(run._encode(run.data.valid), 10_000)
+    model, objective = run.model.eval(), run.OBJ()
     with torch.no_grad():
         log_p = model(**batch.inputs).log_softmax(-1)
         each = torch.zeros(batch.labels.shape)
@@ -354,10 +354,10 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
 
 def test_starters_are_recipes_that_train(pictures, codes, tmp_path):
     page = "\n".join(said("new", "image-codes", "--data", pictures / "train.tsv"))
-    found = recipes.parse_recipe(page)
+    found = parse_recipe(page)
     assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
     page = "\n".join(said("new", "text-to-image", "--data", pictures / "train.tsv"))
-    found = recipes.parse_recipe(
+    found = parse_recipe(
         page, [f"model.image_codes.run={codes.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
     )
     assert found.model.text_length == 16
@@ -370,9 +370,7 @@ def test_a_starter_for_codes_finds_the_paths(pictures, tmp_path):
     names = [line.split("\t")[0] for line in (pictures / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = pictures / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = recipes.parse_recipe(
-        "\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
-    )
+    found = parse_recipe("\n".join(said("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
@@ -402,7 +400,7 @@ def test_both_are_planned(run, codes):
     assert plan(str(codes.folder)).total.macs == by_hand
     assert "images of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
     with pytest.raises(UserError, match="how many codes a picture has follows from it"):
-        plan(recipes.build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
+        plan(build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 
 
 def test_grids_of_convolutions_are_what_comes_out(codes):
@@ -435,8 +433,8 @@ def test_on_the_world_of_shapes_drawings_are_judged_by_their_pixels(tmp_path, mo
             [GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)
         ],
     )
-    monkeypatch.setattr(run.codes, "decode", lambda codes: np.stack(list(true.values())))
-    result = run.score("test", run.data.tests["test"])
+    monkeypatch.setattr(run._codes_run, "decode", lambda codes: np.stack(list(true.values())))
+    result = run._score("test", run.data.tests["test"])
     assert result.scores["right"].score == 50 and result.scores["right_rebuilt"].score == 100
     assert [line.split("\t")[0] for line in result.outputs] == ["wrong", "right"] * 3
 

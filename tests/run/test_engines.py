@@ -87,15 +87,15 @@ def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
 
 
 def test_eight_bits_cost_little_and_it_is_said(run, capsys):
-    exact = run.perplexity(run.data.valid).score
+    exact = run._perplexity(run.data.valid).score
     use_engine(run, precision="int8")
     told = " ".join(capsys.readouterr().err.split())
     assert "precision: int8" in told and "validation sentences" in told
     kept = next(iter(json.loads((run.folder / FILE).read_text()).values()))
     assert abs(kept["bleu"] - kept["exact"]) < 3 and kept["sentences"] > 0  # a model of 60 steps: every word counts
-    assert run.perplexity(run.data.valid).score == pytest.approx(exact, rel=0.02)
+    assert run._perplexity(run.data.valid).score == pytest.approx(exact, rel=0.02)
     assert "|precision:int8|" in evaluate(run, save=False)[0].scores["bleu"].signature
-    assert run.exact is not run.model and run.precision == "int8"
+    assert run._trained_model is not run.model and run._precision == "int8"
 
 
 def test_what_is_measured_is_measured_again_after_more_training(run, capsys):

@@ -78,7 +78,9 @@ def test_a_stream_is_the_text_and_a_batch_its_texts_one_by_one(run, manner, orde
     for i in order:
         writing = run.stream(PROMPTS[i], place=i, **manner)
         pieces = list(writing)
-        assert all(pieces) and writing.prompt + "".join(pieces) == together[i].text and "".join(pieces) == together[i].written
+        assert (
+            all(pieces) and writing.prompt + "".join(pieces) == together[i].text and "".join(pieces) == together[i].continuation
+        )
         assert writing.result.tokens == together[i].tokens
         assert writing.result.score == pytest.approx(together[i].score, abs=1e-3)
         alone = run.generate([PROMPTS[i]], place=i, **manner)[0]
@@ -89,19 +91,19 @@ def test_a_stream_is_the_text_and_a_batch_its_texts_one_by_one(run, manner, orde
 def test_a_text_is_that_without_stop_strings_up_to_the_first(run, manner):
     whole = run.generate(PROMPTS, **{**manner, "stop": []})
     for prompt, one, other in zip(PROMPTS, whole, run.generate(PROMPTS, **manner)):
-        opening = len(one.text) - len(one.written)
-        raw = run.tokenizers[0].library.decode([*run.begun([prompt])[0], *one.tokens])
+        opening = len(one.text) - len(one.continuation)
+        raw = run.tokenizers[0].library.decode([*run._encode_prompts([prompt])[0], *one.tokens])
         assert raw.strip() == one.text, "what was always written"
         written = raw.lstrip()[opening:]
         ends = min((written.find(stop) for stop in manner["stop"] if stop in written), default=None)
-        assert other.written == (written.rstrip() if ends is None else written[:ends])
+        assert other.continuation == (written.rstrip() if ends is None else written[:ends])
         assert other.tokens == one.tokens[: len(other.tokens)]
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "repetition_penalty": 1.5}, {"temperature": 1.5, "stop": "e"}])
 def test_the_score_is_how_likely_the_model_finds_what_was_written(run, settings):
     for prompt, text in zip(PROMPTS, run.generate(PROMPTS, max_tokens=20, **settings)):
-        begun = run.begun([prompt])[0]
+        begun = run._encode_prompts([prompt])[0]
         by_itself = [] if "stop" in settings and "e" in run.tokenizers[0].library.decode(text.tokens) else [EOS]
         with torch.no_grad():
             log_p = run.model(torch.tensor([[*begun, *text.tokens]])).log_softmax(-1)[0, len(begun) - 1 :]
@@ -111,12 +113,12 @@ def test_the_score_is_how_likely_the_model_finds_what_was_written(run, settings)
 
 def test_a_row_that_found_its_stop_string_is_not_computed_further(run, monkeypatch):
     draw, rows, start, step = dict(max_tokens=12, temperature=3.0), [], type(run.model).start, type(run.model).step
-    stop = run.generate(PROMPTS[:2], **draw)[0].written.strip()[:2]
+    stop = run.generate(PROMPTS[:2], **draw)[0].continuation.strip()[:2]
     monkeypatch.setattr(type(run.model), "step", lambda *given: rows.append(len(given[1])) or step(*given))
     monkeypatch.setattr(type(run.model), "start", lambda *given, **more: (start(*given, **more), rows.clear())[0])
     ended = run.generate(PROMPTS[:2], stop=[stop], **draw)
-    assert stop not in ended[0].written and len(ended[0].tokens) < 12
-    assert sum(rows) - sum(len(text.tokens) for text in ended) == (stop not in run.generate(PROMPTS[:2], **draw)[1].written)
+    assert stop not in ended[0].continuation and len(ended[0].tokens) < 12
+    assert sum(rows) - sum(len(text.tokens) for text in ended) == (stop not in run.generate(PROMPTS[:2], **draw)[1].continuation)
 
 
 def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatch):
@@ -146,10 +148,10 @@ def test_a_stream_may_be_left_or_closed_and_others_go_on(run):
     assert torch.is_grad_enabled()
     first.close()
     assert list(first) == [] and first.result.text == "Der Hund" + pieces[0]
-    assert pieces[1] + "".join(second) == run.generate(["Der Hund", "Die"], **draw)[1].written
+    assert pieces[1] + "".join(second) == run.generate(["Der Hund", "Die"], **draw)[1].continuation
     for _ in run.stream("Der Hund", **draw):
         break
-    assert torch.is_grad_enabled() and run.generate(["Der Hund"], **draw)[0].written.startswith(pieces[0])
+    assert torch.is_grad_enabled() and run.generate(["Der Hund"], **draw)[0].continuation.startswith(pieces[0])
 
 
 def test_a_prompt_that_leaves_no_room_is_one_line(run):
@@ -164,7 +166,7 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
         run.stream(long, place=1)
     words = [" ".join(long.split()[:number]) for number in range(1, 60)]
     fits = [text for text in words if len(run.tokenizers[0].encode([text])[0]) + 1 < 48][-1]
-    assert len(run.generate([fits], temperature=3.0)[0].tokens) <= 48 - len(run.begun([fits])[0])
+    assert len(run.generate([fits], temperature=3.0)[0].tokens) <= 48 - len(run._encode_prompts([fits])[0])
 
 
 def test_settings_are_refused_before_anything_is_written(run):

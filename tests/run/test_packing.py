@@ -8,9 +8,9 @@ import pytest
 
 import regard
 from regard.errors import UserError
-from regard.recipe import build_recipe
 from regard.run.evaluate import evaluate
 from regard.run.train import train
+from regard.tasks import build_recipe
 
 BASE = {
     "data": {"world": {"number": 400, "held_out": 40}, "pack": True, "too_long": "split"},

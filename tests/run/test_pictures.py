@@ -11,7 +11,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import regard
-from regard import recipe as recipes
 from regard.batches.image_rows import ImageClassificationRows
 from regard.cli import app
 from regard.errors import UserError
@@ -19,6 +18,7 @@ from regard.recipe import AugmentSettings
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import build_recipe, read_recipe
 from regard.training.checkpoint import read_weights
 
 AUGMENT = {
@@ -116,18 +116,21 @@ def test_going_on_from_any_checkpoint_gives_the_same_bits(run, tmp_path):
 
 
 def test_what_is_measured_is_not_augmented(run, monkeypatch):
-    rows = run.encode(run.data.valid)
-    trained = run.encode(run.data.valid, training=True)
+    rows = run._encode(run.data.valid)
+    trained = run._encode(run.data.valid, training=True)
     assert rows.augment is None and trained.augment == AugmentSettings.model_validate(AUGMENT)
-    before = run.validate(run.data.valid, rows), run.score("valid", run.data.valid).scores
+    before = run._validate(run.data.valid, rows), run._score("valid", run.data.valid).scores
     monkeypatch.setattr("regard.batches.image_rows.sample_augmentation", lambda *_: pytest.fail("augmented"))
-    assert (run.validate(run.data.valid, trained), run.score("valid", run.data.valid).scores) == before
+    assert (run._validate(run.data.valid, trained), run._score("valid", run.data.valid).scores) == before
     with pytest.raises(pytest.fail.Exception):
         trained.batch(np.arange(3), 1, 0)
 
 
 def test_validation_says_what_scoring_says(run):
-    found, score = run.validate(run.data.valid, run.encode(run.data.valid)), run.score("valid", run.data.valid).scores["accuracy"]
+    found, score = (
+        run._validate(run.data.valid, run._encode(run.data.valid)),
+        run._score("valid", run.data.valid).scores["accuracy"],
+    )
     assert found["valid_accuracy"] == pytest.approx(score.score)
     judged = run.classify([str(picture.path) for picture in run.data.valid.images])
     losses = [
@@ -195,7 +198,7 @@ def test_without_a_class_token_there_is_none_to_ask(pictures, tmp_path, files):
 
 
 def test_layers_of_embed_are_the_models(run, files):
-    layers = run.model.hidden_states(run.unlabelled(files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
+    layers = run.model.hidden_states(run._images.rows(files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
     assert len(layers) == 3
     for number, states in enumerate(layers):
         np.testing.assert_allclose(run.embed(files[:1], layer=number)[0].vectors[0], states[0, 1:].mean(0).detach(), atol=1e-6)
@@ -213,7 +216,7 @@ def test_the_card_and_the_folder_say_what_it_is(run):
 def test_a_run_reads_pictures_of_another_size_when_it_is_told_to(run, files):
     again = regard.load(run.folder, device="cpu")
     again.resize((24, 16))
-    assert again.longest == 1 + 6 * 4 and len(again.classify(files)) == len(files)
+    assert again._max_positions == 1 + 6 * 4 and len(again.classify(files)) == len(files)
     with pytest.raises(UserError, match="smaller than a patch"):
         again.resize((2, 2))
 
@@ -259,7 +262,7 @@ def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path)
 def test_a_starter_recipe_trains(pictures, tmp_path, inside):
     lines = said("new", "classify", "--images", pictures if inside else pictures / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
-    recipe = recipes.read_recipe(tmp_path / "mine.toml")
+    recipe = read_recipe(tmp_path / "mine.toml")
     assert recipe.data.size == 32 and (recipe.data.valid == ["valid"]) == inside and bool(recipe.data.held_out) != inside
     short = [f"train.{name}=2" for name in ("steps", "evaluate_every")]
     short += ["model.width=16", "model.layers=1", "model.feed_forward=16", "model.heads=2"]
@@ -296,15 +299,15 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
 )
 def test_mistakes_in_a_recipe_are_one_line(pictures, changes, message):
     with pytest.raises(UserError, match=message) as caught:
-        recipes.build_recipe(settings(pictures, **changes))
+        build_recipe(settings(pictures, **changes))
     assert "\n" not in str(caught.value)
 
 
 def test_rows_are_pictures_and_batches_hold_so_many(run):
     from regard.batches.batches import Batches
 
-    rows = run.encode(run.data.valid)
-    assert isinstance(rows, ImageClassificationRows) and run.longest == 10
-    sizes = sorted(len(batch) for batch in Batches(rows, run.recipe.train.budget(run.longest), 1).plan(0))
+    rows = run._encode(run.data.valid)
+    assert isinstance(rows, ImageClassificationRows) and run._max_positions == 10
+    sizes = sorted(len(batch) for batch in Batches(rows, run.recipe.train.budget(run._max_positions), 1).plan(0))
     assert sizes == [24]
     assert sorted(len(batch) for batch in Batches(rows, 10 * 10, 1).plan(0)) == [4, 10, 10]

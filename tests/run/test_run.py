@@ -11,12 +11,12 @@ import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.run.card import card, write_card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.tasks.starters import starter_recipe
+from regard.tasks import parse_recipe, starter_recipe
 from regard.training.losses import sequence_log_probs
 
 
@@ -41,20 +41,20 @@ def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
 def test_loaded_is_what_was_saved(tiny_run):
     again = regard.load(tiny_run.folder, device="cpu")
     texts = tiny_run.data.valid.source[:8]
-    assert again.best(texts) == tiny_run.best(texts)
+    assert again._best(texts) == tiny_run._best(texts)
 
 
 def test_the_order_and_company_of_texts_change_nothing(tiny_run):
     texts = tiny_run.data.valid.source[:12]
-    together = tiny_run.best(texts)
-    assert [t.text for t in tiny_run.best(texts[::-1])][::-1] == [t.text for t in together]
-    assert [tiny_run.best([text])[0].text for text in texts[:4]] == [t.text for t in together[:4]]
-    assert tiny_run.best(["", texts[0], "  "])[0].text == "" == tiny_run.best(["", texts[0], "  "])[2].text
+    together = tiny_run._best(texts)
+    assert [t.text for t in tiny_run._best(texts[::-1])][::-1] == [t.text for t in together]
+    assert [tiny_run._best([text])[0].text for text in texts[:4]] == [t.text for t in together[:4]]
+    assert tiny_run._best(["", texts[0], "  "])[0].text == "" == tiny_run._best(["", texts[0], "  "])[2].text
 
 
 def test_the_score_is_the_rescored_text(tiny_run):
     texts = tiny_run.data.valid.source[:10]
-    for text, found in zip(texts, tiny_run.best(texts, length_penalty=0.0)):
+    for text, found in zip(texts, tiny_run._best(texts, length_penalty=0.0)):
         rows = TranslationRows(
             TokenStore(Ragged.from_rows(tiny_run.tokenizers[0].encode([text]))), TokenStore(Ragged.from_rows([found.tokens]))
         )
@@ -74,14 +74,14 @@ def test_samples_follow_their_seed(tiny_run):
     texts = tiny_run.data.valid.source[:5]
 
     def sample(seed):
-        return [t.text for t in tiny_run.best(texts, temperature=1.5, seed=seed)]
+        return [t.text for t in tiny_run._best(texts, temperature=1.5, seed=seed)]
 
     assert sample(1) == sample(1) != sample(2)
 
 
 def test_alignments_are_over_the_words_that_were_said(tiny_run):
     texts = tiny_run.data.valid.source[:3]
-    for text, found, said in zip(texts, tiny_run.align(texts), tiny_run.best(texts)):
+    for text, found, said in zip(texts, tiny_run.align(texts), tiny_run._best(texts)):
         assert found.source == text.split() and found.target == said.text.split()
         assert found.weights.shape == (2, 2, len(found.target), len(found.source))
         sums = found.weights.sum(-1)
@@ -96,8 +96,8 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
         assert found.weights.shape == (2, 2, len(found.source), len(found.source))
         np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)
         with torch.no_grad(), regard.watch(tiny_run.model, kinds=r"^encoder\.") as seen:
-            tiny_run.model(**tiny_run.reading(text))
-        raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].word_ids(tiny_run.ids([text])[0]), -1]
+            tiny_run.model(**tiny_run._inputs(text))
+        raw, pieces = seen.stack()[:, 0], [*tiny_run.tokenizers[0].word_ids(tiny_run._ids([text])[0]), -1]
         assert pieces.count(0) == 1, "the first word is one token"
         row = raw[..., 0, :].numpy()  # (L, H, S)
         expected = np.stack([row[..., np.array(pieces) == word].sum(-1) for word in range(len(found.source))], -1)
@@ -105,8 +105,8 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
 
 
 def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
-    with pytest.raises(UserError, match=r"line 2 is \d+ tokens long, the model takes 48"):
-        tiny_run.best(["The dog sleeps.", "The dog sleeps. " * 40])
+    with pytest.raises(UserError, match=r"line 2 has \d+ tokens, the model takes 48"):
+        tiny_run._best(["The dog sleeps.", "The dog sleeps. " * 40])
 
 
 def test_scores_have_intervals_and_signatures(tiny_run):
@@ -163,7 +163,7 @@ def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings
     tiny_settings["train"].update(steps=2, evaluate_every=2)
     with pytest.raises(UserError, match="tokens long"):
         train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
-    assert train(tiny_settings, tmp_path / "run", device="cpu").best(["The dog sleeps."])
+    assert train(tiny_settings, tmp_path / "run", device="cpu")._best(["The dog sleeps."])
 
 
 def test_separate_vocabularies(tiny_settings, tmp_path):
@@ -175,16 +175,15 @@ def test_separate_vocabularies(tiny_settings, tmp_path):
     }
     run = train(settings, tmp_path / "two", device="cpu")
     assert run.tokenizers[0].to_json() != run.tokenizers[1].to_json()
-    assert regard.load(run.folder, device="cpu").best(["The dog sleeps."]) == run.best(["The dog sleeps."])
+    assert regard.load(run.folder, device="cpu")._best(["The dog sleeps."]) == run._best(["The dog sleeps."])
 
 
 def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
-    from regard import recipe as recipes
     from regard.worlds import bilingual
 
     bilingual.write(tmp_path / "world", 300, 1, 1)
     text = starter_recipe("translate", [tmp_path / "world" / "train.en", tmp_path / "world" / "train.de"])
-    recipe = recipes.parse_recipe(text)
+    recipe = parse_recipe(text)
     sources = set(read_pairs([tmp_path / "world" / "train.en"] * 2).source)
     assert recipe.model.preset == "tiny" and recipe.data.held_out == len(sources) // 20
     quick = [
@@ -195,5 +194,5 @@ def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
         "tokens.size=200",
         "model.width=16",
     ]
-    run = train(recipes.parse_recipe(text, quick), tmp_path / "run", device="cpu")
-    assert run.best(["The dog sleeps."])
+    run = train(parse_recipe(text, quick), tmp_path / "run", device="cpu")
+    assert run._best(["The dog sleeps."])

@@ -379,7 +379,7 @@ def test_a_label_that_was_never_trained_on_is_named(tmp_path):
 
 def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
     run = runs["masked"]
-    batch = next(sequential_batches(run.encode(run.data.valid), 512))
+    batch = next(sequential_batches(run._encode(run.data.valid), 512))
     run.model(**batch.inputs)
     surprise = torch.nn.functional.cross_entropy(run.model.next_sentence_logits, batch.inputs["follows"], reduction="none")
     expected = (0.15 * batch.inputs["lengths"] * surprise).sum()
@@ -387,7 +387,7 @@ def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
 
 
 def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
-    rows = runs["tag"].encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
+    rows = runs["tag"]._encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
     assert rows.batch(np.array([0]), 0, 0).label_count() == 1
 
 
@@ -395,7 +395,7 @@ def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatc
     seen = []
     monkeypatch.setattr(tiny_run, "best", lambda texts, beam: seen.append((texts, beam)) or [Namespace(text="x") for _ in texts])
     valid = tiny_run.data.valid
-    tiny_run.validate(valid, tiny_run.encode(valid))
+    tiny_run._validate(valid, tiny_run._encode(valid))
     assert seen == [(valid.source[::4], 1)]
 
 
@@ -413,7 +413,7 @@ def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
     somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
     run = train(settings("gpt", tokens={"file": str(tmp_path / "gpt2.json")}, train={"steps": 2}), tmp_path / "run", device="cpu")
     end = run.tokenizers[0].library.token_to_id("<|endoftext|>")
-    assert (run.special_tokens.bos, run.special_tokens.eos) == (NO_TOKEN, end) and run.tokenizers[0].size < 400
+    assert (run._special_tokens.bos, run._special_tokens.eos) == (NO_TOKEN, end) and run.tokenizers[0].size < 400
     again = regard.load(tmp_path / "run", device="cpu")
     assert run.generate(["the dog"], max_tokens=3) == again.generate(["the dog"], max_tokens=3)
 

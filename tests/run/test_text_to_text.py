@@ -15,9 +15,9 @@ import regard
 from regard.cli import app
 from regard.corpus.examples import TaskMixture
 from regard.errors import UserError
-from regard.recipe import build_recipe, parse_recipe
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
+from regard.tasks import build_recipe, parse_recipe
 
 WORDS = ["haus", "hund", "katze", "baum", "stein", "wald"]
 THEIRS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))
@@ -147,17 +147,17 @@ def test_the_prefix_decides_what_is_said(run):
 
 
 def test_a_text_of_any_length_has_a_gist(run):
-    assert run.best(run.prefixed(["wald stein " + "und so " * 500], "gist"))[0].text == "wald stein"
+    assert run._best(run._prefixed(["wald stein " + "und so " * 500], "gist"))[0].text == "wald stein"
 
 
 def test_labels_have_the_probabilities_of_being_said(run):
     texts = ["hund good baum", "stein bad wald", "good"]
     judged = run.classify(texts, "mood")
     assert [found[0].label for found in judged] == ["glad news", "sad news", "glad news"] and judged == run.classify(texts)
-    assert [found.text for found in run.best(run.prefixed(texts, "mood"))] == [found[0].label for found in judged]
-    (source,), (alone,) = run.ids(run.prefixed(texts[:1], "mood")), run.classify(texts[:1])
-    marks, log_p = run.special_tokens, {}
-    for label in run.words["mood"]:
+    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found[0].label for found in judged]
+    (source,), (alone,) = run._ids(run._prefixed(texts[:1], "mood")), run.classify(texts[:1])
+    marks, log_p = run._special_tokens, {}
+    for label in run._labels["mood"]:
         ids = run.tokenizers[1].encode([label])[0]
         with torch.no_grad():
             logits = run.model(
@@ -248,7 +248,7 @@ def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
     again = train(part.folder, resume=True, device="cpu")
     assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     texts = ["mood: good", "say in English: hund"]
-    assert regard.load(whole.folder, device="cpu").best(texts) == whole.best(texts)
+    assert regard.load(whole.folder, device="cpu")._best(texts) == whole._best(texts)
 
 
 WORLD = {"number": 300, "held_out": 30}
@@ -273,7 +273,7 @@ def test_worlds_have_tasks_too(tmp_path):
     german, english, it = run.data.valid.parts.values()
     assert german.source[0].removeprefix("to German: ") == english.target[0]
     assert english.source[0].removeprefix("to English: ") == german.target[0]
-    assert set(it.target) == {"er", "sie", "es"} and run.words["it"] == ["er", "es", "sie"]
+    assert set(it.target) == {"er", "sie", "es"} and run._labels["it"] == ["er", "es", "sie"]
     assert all({"it", "it."} & set(text.removeprefix("it: ").lower().split()) for text in it.source)
     scores = {result.name: result.scores for result in evaluate(run)}
     assert scores["german/test"]["perplexity"].high < 100 and scores["english/test"]["perplexity"].high < 100, "of 400 tokens"
@@ -377,7 +377,7 @@ def test_a_starter_recipe_of_several_tasks_trains(files, tmp_path):
         "mood": "classify",
         "rate": "classify",
     }
-    assert run.recipe.data.tasks["mood"].columns == ("sentence", "label") and run.words["mood"] == ["0", "1"]
+    assert run.recipe.data.tasks["mood"].columns == ("sentence", "label") and run._labels["mood"] == ["0", "1"]
     for wrong, message in (
         (["--data", files / "train.de"], "name your data"),
         ([], "name your data"),

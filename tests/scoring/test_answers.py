@@ -1,4 +1,4 @@
-"""Exact match and F1 as SQuAD's own script has them."""
+"""Exact match and F1 equal those of SQuAD's own script."""
 
 import re
 import string
@@ -14,7 +14,7 @@ from regard.scoring.answers import answer_scores, normalize_answer, score_answer
 TEXTS = st.text(st.sampled_from("aAn theX.,'-\u00a0ÄéB9 "), max_size=12)
 
 
-def squads(said, golds):
+def squad_script(predicted, golds):
     """What evaluate-v2.0.py does with one question."""
 
     def normalize_answer(s):
@@ -32,16 +32,18 @@ def squads(said, golds):
         return (2 * precision * recall) / (precision + recall)
 
     golds = [a for a in golds if normalize_answer(a)] or [""]
-    return max(int(normalize_answer(a) == normalize_answer(said)) for a in golds), max(compute_f1(a, said) for a in golds)
+    return max(int(normalize_answer(a) == normalize_answer(predicted)) for a in golds), max(
+        compute_f1(a, predicted) for a in golds
+    )
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3))
-def test_each_is_judged_as_squads_script_does(said, golds):
-    assert score_answer(said, golds) == pytest.approx(squads(said, golds))
+def test_answer_score_equals_squads_script(predicted, golds):
+    assert score_answer(predicted, golds) == pytest.approx(squad_script(predicted, golds))
 
 
 @pytest.mark.parametrize(
-    "said, golds, exact, f1",
+    "predicted, golds, exact, f1",
     [
         ("The Denver Broncos!", ["Denver Broncos", "Broncos"], 1, 1.0),
         ("the red dog", ["a dog"], 0, 2 / 3),
@@ -53,16 +55,16 @@ def test_each_is_judged_as_squads_script_does(said, golds):
         ("", ["the", "dog"], 0, 0.0),
     ],
 )
-def test_by_hand(said, golds, exact, f1):
-    assert score_answer(said, golds) == (exact, pytest.approx(f1))
+def test_answer_scores_by_hand(predicted, golds, exact, f1):
+    assert score_answer(predicted, golds) == (exact, pytest.approx(f1))
 
 
-def test_the_score_is_the_mean_within_its_interval():
-    said, golds = ["the dog", "a cat", "x", ""] * 25, [["Dog."], ["the cat sleeps"], ["y"], []] * 25
-    found = answer_scores(said, golds)
+def test_answer_scores_are_means_within_their_intervals():
+    predicted, golds = ["the dog", "a cat", "x", ""] * 25, [["Dog."], ["the cat sleeps"], ["y"], []] * 25
+    found = answer_scores(predicted, golds)
     assert found["exact_match"].score == 50 and found["f1"].score == pytest.approx(100 * (1 + 2 / 3 + 0 + 1) / 4)
     for score in found.values():
         assert score.low < score.score < score.high and "norm:squad|bs:1000|seed:12345|n:100" in score.signature
     assert normalize_answer(" The  U.S.A., an ally") == "usa ally"
-    with pytest.raises(UserError, match="as many of both"):
+    with pytest.raises(UserError, match="equally many of both"):
         answer_scores(["a"], [])

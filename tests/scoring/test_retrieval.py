@@ -1,4 +1,4 @@
-"""Recall both ways, held against a search written out."""
+"""Recall in both directions, compared with a sorted list."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from regard.scoring import retrieval_ranks, retrieval_scores
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 99))
-def test_recall_is_that_of_a_sorted_list(number, most, seed):
+def test_recall_equals_that_of_a_sorted_list(number, most, seed):
     chance = np.random.default_rng(seed)
     owners = [i for i in range(number) for _ in range(chance.integers(1, most + 1))]
     images, texts = chance.normal(size=(number, 6)), chance.normal(size=(len(owners), 6))
@@ -24,13 +24,13 @@ def test_recall_is_that_of_a_sorted_list(number, most, seed):
             assert f"images:{number}|texts:{len(owners)}|ties:against" in score.signature
 
 
-def test_finding_everything_alike_is_finding_nothing():
+def test_constant_vectors_retrieve_nothing():
     ranks = retrieval_ranks(np.ones((12, 3)), np.ones((24, 3)), [i // 2 for i in range(24)])
     assert (ranks[0] == 22).all() and (ranks[1] == 11).all()
 
 
-def test_the_interval_draws_pictures_with_all_their_texts():
-    """Five texts of a picture that are found or lost together say no more than one."""
+def test_interval_draws_images_with_all_their_texts():
+    """Five equal texts of an image give the same interval as one."""
     chance = np.random.default_rng(1)
     images = np.eye(40)
     found = chance.random(40) < 0.5
@@ -41,6 +41,6 @@ def test_the_interval_draws_pictures_with_all_their_texts():
 
 
 @pytest.mark.parametrize("owners", [[], [0], [0, 0], [0, 2], [0, 1, 1]])
-def test_texts_without_a_picture_are_refused(owners):
-    with pytest.raises(UserError, match="every text needs a picture"):
+def test_texts_without_an_image_are_refused(owners):
+    with pytest.raises(UserError, match="every text needs an image"):
         retrieval_scores(np.ones((2, 3)), np.ones((2, 3)), owners)

@@ -20,7 +20,7 @@ def statistics(n, seed=0):
     return np.stack([np.random.default_rng(seed).normal(5, 2, n), np.ones(n)], axis=1)
 
 
-def test_bootstrap_of_a_mean_is_the_textbook_interval():
+def test_bootstrap_interval_of_a_mean_is_the_textbook_one():
     data = statistics(2000)
     low, high = bootstrap_interval(data, mean, samples=2000)
     half = 1.96 * data[:, 0].std() / np.sqrt(2000)
@@ -29,23 +29,23 @@ def test_bootstrap_of_a_mean_is_the_textbook_interval():
     assert high == pytest.approx(centre + half, abs=half / 5)
 
 
-def test_the_interval_covers_the_truth_about_95_times_in_100():
+def test_bootstrap_interval_covers_the_truth_about_95_times_in_100():
     inside = [low <= 5 <= high for low, high in (bootstrap_interval(statistics(50, s), mean, samples=200) for s in range(200))]
     assert 0.88 <= np.mean(inside) <= 0.99
 
 
-def test_the_interval_shrinks_with_the_number_of_sentences():
+def test_bootstrap_interval_shrinks_with_the_number_of_sentences():
     narrow, wide = (np.diff(bootstrap_interval(statistics(n), mean, samples=300))[0] for n in (3200, 50))
     assert wide / narrow == pytest.approx(8, rel=0.4)  # √(3200 / 50)
 
 
-def test_the_same_seed_gives_the_same_interval_and_another_another():
+def test_bootstrap_interval_depends_on_the_seed_only():
     data = statistics(100)
     assert bootstrap_interval(data, mean) == bootstrap_interval(data, mean)
     assert bootstrap_interval(data, mean) != bootstrap_interval(data, mean, seed=1)
 
 
-def test_statistics_of_any_rank_arrive_summed_in_their_own_shape():
+def test_statistics_of_any_rank_are_summed_over_sentences():
     seen = []
     bootstrap_interval(np.ones((7, 2, 3)), lambda total: seen.append(total) or 0.0, samples=3)
     assert all((total == 7).all() and total.shape == (2, 3) for total in seen)
@@ -53,24 +53,24 @@ def test_statistics_of_any_rank_arrive_summed_in_their_own_shape():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
-def test_the_interval_holds_the_score(values):
+def test_bootstrap_interval_holds_the_score(values):
     data = np.stack([values, np.ones(len(values))], axis=1)
     score = bootstrap_score("mean", data, mean, "", samples=50)
     assert score.low <= score.score <= score.high
 
 
-def test_one_resample_is_no_interval():
+def test_one_resample_is_refused():
     with pytest.raises(UserError, match="samples = 1"):
         bootstrap_interval(statistics(5), mean, samples=1)
 
 
-def test_a_score_reads_well_and_survives_json():
+def test_score_as_text_and_json():
     score = Score("BLEU", np.float64(42.123456), np.float32(40.9), 43.4, "tok:13a")
     assert str(score) == "BLEU 42.1 [40.9, 43.4]"
     assert str(Score("AER", 0.1234, 0.1, 0.15, "")) == "AER 0.123 [0.100, 0.150]"
     assert json.loads(json.dumps(score.to_json())) == {"score": 42.1235, "low": 40.9, "high": 43.4, "signature": "tok:13a"}
 
 
-def test_our_signature_has_the_form_of_sacrebleus():
+def test_signature_has_sacrebleus_format():
     fields = dict(part.split(":") for part in make_signature("aer", bs=1000, seed=12345).split("|"))
     assert list(fields) == ["metric", "bs", "seed", "regard"] and fields["metric"] == "aer"

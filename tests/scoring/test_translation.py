@@ -1,4 +1,4 @@
-"""Laws of the translation scores: sacreBLEU's numbers, with intervals, and tests that do not cry wolf."""
+"""Laws of the translation scores: sacreBLEU's numbers with intervals, and significance tests without false alarms."""
 
 import math
 import random
@@ -21,24 +21,24 @@ def corpus(n, seed=0, shortest=4, longest=14):
     return [" ".join(pick.choice(WORDS) for _ in range(pick.randint(shortest, longest))) for _ in range(n)]
 
 
-def spoil(sentences, share, seed=1):
-    """Each word replaced with probability `share`."""
+def corrupt(sentences, fraction, seed=1):
+    """Each word replaced with probability `fraction`."""
     pick = random.Random(seed)
-    return [" ".join(pick.choice(WORDS) if pick.random() < share else w for w in s.split()) for s in sentences]
+    return [" ".join(pick.choice(WORDS) if pick.random() < fraction else w for w in s.split()) for s in sentences]
 
 
 REFERENCES = corpus(200)
-OUTPUT = spoil(REFERENCES, 0.2)
+OUTPUT = corrupt(REFERENCES, 0.2)
 
 
-def test_references_against_themselves_are_perfect():
+def test_references_scored_against_themselves_are_perfect():
     scores = translation_scores(REFERENCES, REFERENCES, samples=50)
     for name, best in (("bleu", 100), ("chrf", 100), ("ter", 0)):
         assert (scores[name].low, scores[name].score, scores[name].high) == pytest.approx((best, best, best))
 
 
-@pytest.mark.parametrize("references", [[REFERENCES], [REFERENCES, spoil(REFERENCES, 0.4, seed=5)]])
-def test_scores_are_sacrebleus_own(references):
+@pytest.mark.parametrize("references", [[REFERENCES], [REFERENCES, corrupt(REFERENCES, 0.4, seed=5)]])
+def test_scores_equal_sacrebleu(references):
     scores = translation_scores(OUTPUT, references, metrics=("bleu", "chrf", "chrf++", "ter"), samples=20)
     assert scores["bleu"].score == sacrebleu.corpus_bleu(OUTPUT, references).score
     assert scores["chrf"].score == sacrebleu.corpus_chrf(OUTPUT, references).score
@@ -46,7 +46,7 @@ def test_scores_are_sacrebleus_own(references):
     assert scores["ter"].score == sacrebleu.corpus_ter(OUTPUT, references).score
 
 
-def test_the_interval_is_sacrebleus_mean_and_half_width():
+def test_interval_is_sacrebleus_mean_and_half_width():
     metric = sacrebleu.BLEU()
     theirs = metric.corpus_score(OUTPUT, [REFERENCES], n_bootstrap=100)
     ours = translation_scores(OUTPUT, REFERENCES, metrics=["bleu"], samples=100)["bleu"]
@@ -58,7 +58,7 @@ def test_one_list_of_references_equals_a_list_of_one_list():
     assert translation_scores(OUTPUT, REFERENCES, samples=20) == translation_scores(OUTPUT, [REFERENCES], samples=20)
 
 
-def test_signatures_tell_case_tokens_references_and_version():
+def test_signatures_name_case_tokenizer_references_and_version():
     scores = translation_scores(OUTPUT, REFERENCES, samples=50)
     for part in ("nrefs:1", "bs:50", "case:mixed", "tok:13a", f"version:{sacrebleu.__version__}"):
         assert part in scores["bleu"].signature.split("|")
@@ -67,7 +67,7 @@ def test_signatures_tell_case_tokens_references_and_version():
 
 def test_intervals_hold_the_score_and_shrink():
     references = corpus(1600)
-    outputs = spoil(references, 0.2)
+    outputs = corrupt(references, 0.2)
     narrow = translation_scores(outputs, references, samples=100)
     wide = translation_scores(outputs[:50], references[:50], samples=100)
     for name in ("bleu", "chrf", "ter"):
@@ -76,7 +76,7 @@ def test_intervals_hold_the_score_and_shrink():
         assert narrow[name].high - narrow[name].low < (wide[name].high - wide[name].low) / 3
 
 
-def test_a_set_in_which_only_some_resamples_match_has_an_interval():
+def test_interval_if_only_some_resamples_match():
     scores = translation_scores(["", ""], ["", "a"], samples=40)  # sacreBLEU 2.6 alone: TypeError
     assert scores["chrf"].score == 0 and scores["ter"].low < scores["ter"].score == 100
 
@@ -93,7 +93,7 @@ def test_any_text_scores_within_its_interval_and_range(pairs):
         assert name == "ter" or score.high < 100 + 1e-9
 
 
-def test_the_order_of_sentences_is_nothing_to_the_scores():
+def test_scores_do_not_depend_on_the_order_of_sentences():
     order = random.Random(3).sample(range(200), 200)
     shuffled = translation_scores([OUTPUT[i] for i in order], [REFERENCES[i] for i in order], samples=10)
     straight = translation_scores(OUTPUT, REFERENCES, samples=10)
@@ -116,13 +116,13 @@ def test_the_order_of_sentences_is_nothing_to_the_scores():
         (lambda: compare_systems({"one": ["a"], "two": ["a"]}, ["a"], test="t"), "no test 't'"),
     ],
 )
-def test_mistakes_are_said_in_one_line(call, words):
+def test_user_errors_are_one_line(call, words):
     with pytest.raises(UserError, match=words) as error:
         call()
     assert "\n" not in str(error.value)
 
 
-def test_a_very_large_set_is_resampled_less_and_says_so(monkeypatch):
+def test_very_large_set_is_resampled_less_with_a_warning(monkeypatch):
     monkeypatch.setattr("regard.scoring.translation.MAX_DRAWS", 30_000)
     with pytest.warns(UserWarning, match="150 resamples instead of 1000"):
         score = translation_scores(OUTPUT, REFERENCES, metrics=["chrf"])["chrf"]
@@ -134,7 +134,7 @@ def test_a_very_large_set_is_resampled_less_and_says_so(monkeypatch):
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=300), st.integers(1, 8), st.integers(1, 40))
-def test_bins_share_out_all_sentences_and_none_is_too_small(lengths, bins, least):
+def test_length_bins_hold_all_sentences_and_none_is_too_small(lengths, bins, least):
     found = _bins(lengths, bins, least)
     counts = [sum(low <= n <= high for n in lengths) for low, high in found]
     assert sum(counts) == len(lengths) and 1 <= len(found) <= bins
@@ -142,9 +142,9 @@ def test_bins_share_out_all_sentences_and_none_is_too_small(lengths, bins, least
     assert min(counts) >= min(least, len(lengths))
 
 
-def test_bleu_by_length_is_bleu_of_each_bin_and_sees_where_it_is_bad():
+def test_score_by_length_is_bleu_of_each_bin():
     references = corpus(300, shortest=1, longest=20)
-    outputs = [r if len(r.split()) <= 10 else s for r, s in zip(references, spoil(references, 0.5))]
+    outputs = [r if len(r.split()) <= 10 else s for r, s in zip(references, corrupt(references, 0.5))]
     rows = score_by_length(references, outputs, references, bins=4, samples=50)
     assert 2 <= len(rows) <= 4 and sum(row["count"] for row in rows) == 300
     assert rows[0]["score"] == pytest.approx(100) and rows[-1]["ci_high"] < 60  # words too few for 4-grams still score
@@ -155,8 +155,8 @@ def test_bleu_by_length_is_bleu_of_each_bin_and_sees_where_it_is_bad():
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_only_a_worse_system_is_different(test):
-    systems = {"base": OUTPUT, "twin": list(OUTPUT), "worse": spoil(OUTPUT, 0.2, seed=9)}
+def test_significance_test_finds_only_the_worse_system(test):
+    systems = {"base": OUTPUT, "twin": list(OUTPUT), "worse": corrupt(OUTPUT, 0.2, seed=9)}
     rows = compare_systems(systems, REFERENCES, test=test, samples=200)
     assert [(row["system"], row["metric"]) for row in rows] == [(s, m) for s in systems for m in ("bleu", "chrf")]
     assert all(row["p_value"] is None for row in rows[:2])
@@ -169,7 +169,7 @@ def test_only_a_worse_system_is_different(test):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomization"])
-def test_one_sentence_makes_no_different_system(test):
+def test_one_changed_sentence_is_not_significant(test):
     almost = ["something else entirely", *OUTPUT[1:]]
     rows = compare_systems({"base": OUTPUT, "almost": almost}, REFERENCES, test=test, samples=200)
     assert all(row["p_value"] > 0.05 for row in rows[2:])

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
 from regard.server import request_types, response_types
-from regard.server.app import MEDIA_TYPES, PAGE_FOLDER
+from regard.server.app import MEDIA_TYPES, page_files
 from regard.server.limits import CONTENT_SECURITY_POLICY
 
 GERMAN = ["Die", "Ziege", "trank", ",", "weil", "sie", "durstig", "war", "."]
@@ -365,11 +365,11 @@ def create_stub(token: str | None = None) -> FastAPI:
 
     @app.get("/")
     async def page() -> Response:
-        return FileResponse(PAGE_FOLDER / "index.html", media_type=MEDIA_TYPES[".html"])
+        return FileResponse(page_files()["index.html"], media_type=MEDIA_TYPES[".html"])
 
     @app.get("/page/{name}")
     async def page_file(name: str) -> Response:
-        return FileResponse(PAGE_FOLDER / name, media_type=MEDIA_TYPES[Path(name).suffix])
+        return FileResponse(page_files()[name], media_type=MEDIA_TYPES[Path(name).suffix])
 
     @app.get("/v1/models")
     async def models() -> response_types.ModelsResponse:

@@ -27,21 +27,21 @@ def test_completion_equals_the_runs_text_and_its_stream(openai_client, runs):
     request = dict(model="gpt", prompt=["Der Hund", "Die"], max_tokens=12, temperature=0)
     completion = openai_client.completions.create(**request, logprobs=0)
     expected = runs["gpt"].generate(["Der Hund", "Die"], max_tokens=12)
-    assert [choice.text for choice in completion.choices] == [result.generated_text for result in expected]
+    assert [choice.text for choice in completion.choices] == [result.continuation for result in expected]
     assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
     assert all(choice.finish_reason == "length" or len(choice.logprobs.tokens) < 12 for choice in completion.choices)
     streamed = ["", ""]
     for event in openai_client.completions.create(**request, stream=True, stream_options={"include_usage": True}):
         for choice in event.choices:
             streamed[choice.index] += choice.text
-    assert streamed == [result.generated_text for result in expected] and event.usage == completion.usage
+    assert streamed == [result.continuation for result in expected] and event.usage == completion.usage
 
 
 def test_sampled_texts_follow_their_seed(openai_client, runs):
     request = dict(model="gpt", prompt="Der", max_tokens=10, seed=5, n=3, temperature=1.0)
     texts = [choice.text for choice in openai_client.completions.create(**request).choices]
     assert texts == [
-        result.generated_text for result in runs["gpt"].generate(["Der"], max_tokens=10, temperature=1.0, seed=5, number=3)
+        result.continuation for result in runs["gpt"].generate(["Der"], max_tokens=10, temperature=1.0, seed=5, number=3)
     ]
     streamed = [""] * 3
     for event in openai_client.completions.create(**request, stream=True):
@@ -64,8 +64,7 @@ def test_chat_uses_the_chat_template(openai_client, runs):
     text = completion.choices[0].message.content
     prompt = "system: kurz\nuser: Der Hund\nassistant:"
     assert (
-        text == runs["gpt"].generate([prompt], max_tokens=8)[0].generated_text
-        and completion.choices[0].message.role == "assistant"
+        text == runs["gpt"].generate([prompt], max_tokens=8)[0].continuation and completion.choices[0].message.role == "assistant"
     )
     assert len(completion.choices[0].logprobs.content) == completion.usage.completion_tokens
     events = list(openai_client.chat.completions.create(**request, stream=True))

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from regard.server.app import MEDIA_TYPES, PAGE_FOLDER
+from regard.server.app import MEDIA_TYPES, PAGE_FOLDER, page_files
 from regard.server.models import VERBS
 
-FILES = sorted(path for path in PAGE_FOLDER.iterdir() if path.is_file())
+FILES = sorted(page_files().values())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 TEXT = {path.name: path.read_text(encoding="utf-8") for path in FILES}
 
 
 def test_every_file_is_served(client):
-    assert {path.suffix for path in FILES} <= set(MEDIA_TYPES) and not [path for path in PAGE_FOLDER.iterdir() if path.is_dir()]
+    assert set(PAGE_FOLDER.iterdir()) <= set(FILES)
     for path in FILES:
         found = client.get("/" if path.name == "index.html" else f"/page/{path.name}")
         assert found.status_code == 200 and found.content == path.read_bytes()

@@ -109,7 +109,7 @@ def test_concurrent_requests_equal_one_by_one(client, runs):
     beams = [{"text": TEXTS[number % 2] + " now" * (number % 3), "beam": 1 + number % 4} for number in range(24)]
     with ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda one: post(client, "translate", **one)["results"][0]["text"], beams))
-    assert found == [runs["en-de"].best([one["text"]], beam=one["beam"])[0].text for one in beams]
+    assert found == [runs["en-de"]._best([one["text"]], beam=one["beam"])[0].text for one in beams]
 
 
 def test_caption_with_the_attention_of_each_word(client, runs, image, encode_image):
@@ -117,7 +117,7 @@ def test_caption_with_the_attention_of_each_word(client, runs, image, encode_ima
     (found,) = post(client, "caption", image=encode_image(image), number=2, attention=True)["results"]
     (expected,) = run.caption([image], number=2)
     assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
-    (expected_attention,) = run.look([image])
+    (expected_attention,) = run.align([image])
     assert found["attention"]["words"] == expected_attention.words and found["attention"]["grid"] == [4, 4]
     np.testing.assert_allclose(found["attention"]["maps"], expected_attention.weights, atol=1e-3)
     assert to_pixels(found["attention"]["image"]).shape == (32, 32, 3)
@@ -145,7 +145,7 @@ def test_fill_classify_tag_match_and_draw_equal_the_run(client, runs, image, enc
     expected = runs["clip"].match([image], ["a red circle", "a blue star"])[0]
     assert [one["label"] for one in matched["results"]] == [one.label for one in expected]
     (drawn,) = post(client, "draw", text="a red circle", seed=2)["results"]
-    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw(["a red circle"], seed=2)[0][0].picture)
+    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw(["a red circle"], seed=2)[0][0].image)
 
 
 def test_embed_equals_the_runs_vectors(client, runs, image, encode_image):
@@ -163,7 +163,7 @@ def test_text_that_names_a_file_is_read_as_text(client, runs, tmp_path, image):
     path = tmp_path / "there.png"
     image.save(path)
     there, gone = (post(client, "embed", model="clip", text=str(one))["results"][0] for one in (path, tmp_path / "gone.png"))
-    expected = runs["clip"].text_vectors([str(path)])[0]
+    expected = runs["clip"]._text_vectors([str(path)])[0]
     np.testing.assert_allclose(there["vectors"][0], expected, atol=1e-5)
     assert len(gone["vectors"][0]) == 8
     recorded = post(client, "attention", model="clip", text=str(path))

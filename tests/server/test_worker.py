@@ -15,7 +15,7 @@ from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, Worker
-from regard.tasks.streaming import SamplingParams, generate_task
+from regard.tasks.shared.requests import SamplingParams, generate_task
 
 
 def make_worker(run, **settings):

@@ -131,7 +131,7 @@ def test_maps_equal_the_watched_weights(tiny_run):
     """Cross-attention comes first, its queries labelled by the predicted tokens; every kind has its own labels."""
     text = tiny_run.data.valid.source[0]
     cross, encoder, decoder = attention_maps(record_attention(tiny_run, text))
-    inputs = tiny_run.reading(text)
+    inputs = tiny_run._inputs(text)
     with torch.no_grad(), watch(tiny_run.model) as seen:
         tiny_run.model(**inputs)
     for group, pattern in ((cross, "cross"), (encoder, "encoder"), (decoder, "decoder.*self")):
@@ -142,7 +142,7 @@ def test_maps_equal_the_watched_weights(tiny_run):
 def test_generation_trace_equals_the_translation(tiny_run):
     """Its probabilities multiply to that of the translation; its weights are the watched ones."""
     text = tiny_run.data.valid.source[0]
-    found, (best,) = trace_generation(tiny_run, text, ViewSelection("steps", layer=1, head=2)), tiny_run.best([text])
+    found, (best,) = trace_generation(tiny_run, text, ViewSelection("steps", layer=1, head=2)), tiny_run._best([text])
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
     cross, _, decoder = attention_maps(record_attention(tiny_run, text))
     assert [step.word for step in found.steps] == list(cross.queries) and found.own is None
@@ -175,7 +175,7 @@ def test_generation_trace_of_a_language_model_attends_to_earlier_tokens(tmp_path
     )
     total = np.log([step.probability for step in found.steps]).sum()
     assert total == pytest.approx(text.score, abs=1e-3) or len(text.tokens) == 9
-    prompt = len(run.begun(["The dog"])[0])
+    prompt = len(run._encode_prompts(["The dog"])[0])
     assert found.own == prompt and len(found.steps) == len(found.keys) - prompt + 1
     for number, row in enumerate(found.weights):
         assert row[prompt + number :].max(initial=0) == 0 and row.sum() == pytest.approx(1, abs=1e-4)
@@ -209,8 +209,8 @@ def test_beam_tree_ends_in_the_hypotheses_of_the_search(tiny_run):
     from regard.decoding.beam import beam_search
 
     text, steps = tiny_run.data.valid.source[0], []
-    inputs = encoder_inputs(Ragged.from_rows(tiny_run.ids([text])), tiny_run.special_tokens)
-    search = dict(beam=3, alpha=0.6, special_tokens=tiny_run.special_tokens, number=3)
+    inputs = encoder_inputs(Ragged.from_rows(tiny_run._ids([text])), tiny_run._special_tokens)
+    search = dict(beam=3, alpha=0.6, special_tokens=tiny_run._special_tokens, number=3)
     asked = (tiny_run.model, (inputs["source"], inputs["lengths"]), torch.tensor([20]))
     (found,) = beam_search(*asked, **search, on_step=steps.append)
     assert (found,) == tuple(beam_search(*asked, **search))  # reporting changes nothing
@@ -232,10 +232,10 @@ def test_beam_tree_ends_in_the_hypotheses_of_the_search(tiny_run):
         (["--view", "token", "--token", "nobody"], "--token nobody: not among"),
         (["--kind", "nose"], "use one of cross, encoder, decoder"),
         (["--view", "neurons", "--token", "nobody"], "--token nobody: not among"),
-        (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+        (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has heads 1, 2"),
         (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
         (["--view", "neurons", "--save", "a.attn"], "--save does not apply to --view neurons"),
-        (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
+        (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has layers 1, 2"),
         (["--view", "heads", "--head", "1"], "of which layer"),
         (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"),
         (["--out", "a.html"], ".html is not a supported format"),
@@ -289,7 +289,7 @@ def test_show_image_attention_has_a_tile_per_layer_or_word(image_runs, image_pat
 def test_image_attention_is_that_of_the_class_token(image_runs, image_path):
     run = image_runs["classify"]
     with torch.no_grad(), watch(run.model) as seen:
-        run.read(run.reading(image_path))
+        run.read(run._inputs(image_path))
     np.testing.assert_allclose(
         image_attention(run, image_path).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6
     )

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from regard.recipe import build_recipe
 from regard.run.train import to_recipe
 from regard.studies.ladder import ablation_variants, ladder_variants, merge_settings, run_ladder
+from regard.tasks import build_recipe
 
 
 @pytest.fixture

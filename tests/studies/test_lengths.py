@@ -21,7 +21,7 @@ from regard.show.halting import count_halting_steps, mean_halting_steps, show_ha
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
 from regard.studies.report import count_parameters
-from regard.tasks.algorithm import AlgorithmRun, exact_match_scores
+from regard.tasks.translate import TranslateRun, exact_match_scores
 from regard.tokens.special_tokens import BOS, EOS
 
 SETTINGS = {
@@ -142,7 +142,7 @@ def test_exact_match_and_character_accuracy(outputs, targets, exact, characters)
 
 def test_algorithm_run_is_loaded_scored_and_compared(ladder):
     run = regard.load(ladder / "transformer", device="cpu")
-    assert isinstance(run, AlgorithmRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
+    assert isinstance(run, TranslateRun) and "the embedded addition world, lengths 1 to 3, 200 examples" in card(run)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     assert all(0 <= record["valid_accuracy"] <= 100 for record in log if "valid_loss" in record)
     assert [result.name for result in evaluate(run, save=False)] == ["length 3", "length 5"]
@@ -232,7 +232,7 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     "arguments, message",
     [
         (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-        (["show", "RUN", "1+2", "--halting"], "no output"),
+        (["show", "RUN", "1+2", "--halting"], "no output: add --out"),
         (["show", "RUN", "", "--halting", "--terminal"], "nothing to show in an empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],

@@ -1,4 +1,4 @@
-"""A real browser, where there is one; what is trained once for all: the demonstration, the server's tiny runs."""
+"""Shared fixtures: a real browser, where there is one; the demo run; the server's tiny runs."""
 
 import importlib.util
 import resource
@@ -15,52 +15,52 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def beside(name):
-    """A module of the server's tests."""
+def import_from_server_tests(name):
+    """Import a module of tests/server."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "server" / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-SERVER = beside("conftest")
-runs, listening, gated = SERVER.runs, SERVER.listening, SERVER.gated
+server_fixtures = import_from_server_tests("conftest")
+runs, listening, gated = server_fixtures.runs, server_fixtures.listening, server_fixtures.gated
 
 
-class Demo(NamedTuple):
-    """What it left and said; how long it took, on the clock and of a CPU."""
+class DemoResult(NamedTuple):
+    """The run folder and output of `regard demo`, and the time it took."""
 
     folder: Path
-    said: str
+    output: str
     seconds: float
     cpu_seconds: float
 
 
 @pytest.fixture(scope="session")
 def cpu_seconds():
-    """Of the children that have ended."""
+    """Return a function that gives the CPU seconds of all finished child processes."""
 
     def used():
-        found = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return found.ru_utime + found.ru_stime
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
 
     return used
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory, cpu_seconds):
-    """As a newcomer types it."""
+    """Run `regard demo` as a new user would."""
     folder = tmp_path_factory.mktemp("demo") / "run"
-    begun, before = time.perf_counter(), cpu_seconds()
+    start, before = time.perf_counter(), cpu_seconds()
     done = subprocess.run([sys.executable, "-m", "regard", "demo", "--out", str(folder)], capture_output=True, text=True)
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
-    return Demo(folder, done.stdout, time.perf_counter() - begun, cpu_seconds() - before)
+    return DemoResult(folder, done.stdout, time.perf_counter() - start, cpu_seconds() - before)
 
 
 @pytest.fixture(scope="session")
-def stubs():
-    return beside("page_stub")
+def page_stub():
+    return import_from_server_tests("page_stub")
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +70,25 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
 def window(browser):
-    """Opens one: its page, what that complains of, and what it asks for."""
+    """Return a context manager that opens a page and yields it, its errors and console messages, and the URLs it requests."""
 
     @contextmanager
     def open_(width, height=800, **options):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
-        wrong, asked = [], []
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: asked.append(request.url))
+        errors, urls = [], []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: urls.append(request.url))
         try:
-            yield page, wrong, asked
+            yield page, errors, urls
         finally:
             page.close()
 

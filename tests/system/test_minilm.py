@@ -1,7 +1,7 @@
-"""Real weights: all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019) from its folder, judged by STS-B (Cer et al. 2017).
+"""Real weights: all-MiniLM-L6-v2 (Wang et al. 2020; Reimers & Gurevych 2019) on STS-B (Cer et al. 2017).
 
-The sentences are looked for in data/glue/STS-B, or in glue/STS-B of the folder that REGARD_DATA names. GLUE keeps the test set's
-scores back; the benchmark itself does not: a line each, they are looked for beside it in test.scores.txt.
+The sentences are read from data/glue/STS-B, or from glue/STS-B in the folder REGARD_DATA. GLUE withholds the test set's scores;
+the original benchmark does not: they are read from test.scores.txt beside it, one per line.
 """
 
 import gzip
@@ -14,7 +14,7 @@ import pytest
 import regard
 
 pytestmark = pytest.mark.system
-PLACES = [Path(__file__).parents[2] / "data", *([Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else [])]
+DATA_FOLDERS = [Path(__file__).parents[2] / "data", *([Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else [])]
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +23,23 @@ def run():
     return regard.load(minilm.get_model_path(), device="cpu")
 
 
-def sentences(part):
-    """The pairs of a part of STS-B, and their gold scores where the file has them."""
-    found = [place / "glue" / "STS-B" / f"{part}.tsv.gz" for place in PLACES]
-    path = next((path for path in found if path.is_file()), None)
+def read_pairs(split):
+    """Return the sentence pairs of a split of STS-B, and their gold scores if available."""
+    paths = [folder / "glue" / "STS-B" / f"{split}.tsv.gz" for folder in DATA_FOLDERS]
+    path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        pytest.skip(f"STS-B is not there: none of {', '.join(map(str, found))}; set REGARD_DATA")
+        pytest.skip(f"STS-B not found: none of {', '.join(map(str, paths))}; set REGARD_DATA")
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
         header, *rows = [line.rstrip("\n").split("\t") for line in file]
     rows = [dict(zip(header, row)) for row in rows]
-    scores = path.with_name(f"{part}.scores.txt")
-    told = [row["score"] for row in rows] if "score" in header else scores.read_text().split() if scores.is_file() else None
-    gold = None if told is None else np.array(told, dtype=float)
+    scores = path.with_name(f"{split}.scores.txt")
+    values = [row["score"] for row in rows] if "score" in header else scores.read_text().split() if scores.is_file() else None
+    gold = None if values is None else np.array(values, dtype=float)
     return [row["sentence1"] for row in rows], [row["sentence2"] for row in rows], gold
 
 
 def ranks(values):
-    """From 0; equal values share the middle of their places."""
+    """Return ranks from 0; ties get their mean rank."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((ends - counts + ends - 1) / 2)[which]
@@ -58,27 +58,27 @@ def vectors(run, texts):
     return np.concatenate([found.vectors for found in run.embed(texts, pool="mean")])
 
 
-def test_vectors_are_those_of_sentence_transformers(run):
+def test_vectors_equal_sentence_transformers(run):
     library = pytest.importorskip("sentence_transformers")
-    one, other, _ = sentences("test")
+    one, other, _ = read_pairs("test")
     texts = [*one[::7], *other[::7]]
     theirs = library.SentenceTransformer(str(run.folder), device="cpu").encode(texts)
     ours = vectors(run, texts)
-    ours /= np.linalg.norm(ours, axis=1, keepdims=True)  # its last module normalises
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)  # its last module normalizes
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_sts_b_dev_spearman(run):
-    one, other, gold = sentences("dev")
+    one, other, gold = read_pairs("dev")
     found = spearman(cosines(vectors(run, one), vectors(run, other)), gold)
     print(f"STS-B dev, {len(gold)} pairs: Spearman {found:.4f}")
     assert found == pytest.approx(0.867, abs=0.001)
 
 
 def test_sts_b_test_spearman(run):
-    one, other, gold = sentences("test")
+    one, other, gold = read_pairs("test")
     if gold is None:
-        pytest.skip("STS-B test.tsv.gz has no column 'score' (GLUE keeps it back), and there is no test.scores.txt beside it")
+        pytest.skip("STS-B test.tsv.gz has no column 'score' (GLUE withholds it), and there is no test.scores.txt beside it")
     assert len(gold) == len(one)
     found = spearman(cosines(vectors(run, one), vectors(run, other)), gold)
     print(f"STS-B test, {len(gold)} pairs: Spearman {found:.4f}")

@@ -1,4 +1,4 @@
-"""The server's page in a real browser: every view, streaming, 2,000 tokens, what goes wrong, by keyboard alone."""
+"""The server's page in a real browser: every view, streaming, 2,000 tokens, errors, keyboard only, a phone."""
 
 import base64
 import json
@@ -10,120 +10,122 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.system
-NASTY = "<img src=x onerror=alert(1)>"
-LONG = {
+BASELINE = "random"
+HTML_INJECTION = "<img src=x onerror=alert(1)>"
+LONG_CONTEXT_RECIPE = {
     "task": "language",
     "data": {"world": {"number": 200, "held_out": 10}, "language": "target"},
     "tokens": {"size": 300},
     "model": {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 2200},
     "train": {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3},
 }
-REFUSED = re.compile(r"Failed to load resource: .*\b(401|422|503)\b|ERR_CONNECTION_REFUSED")
+EXPECTED_ERRORS = re.compile(r"Failed to load resource: .*\b(401|422|503)\b|ERR_CONNECTION_REFUSED")
 
 
 @pytest.fixture(scope="module")
-def stub(stubs):
-    with stubs.Running(stubs.stub()) as address:
+def stub(page_stub):
+    with page_stub.Running(page_stub.create_stub()) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, runs, listening):
-    """A tiny run of every task, behind the real server."""
+    """The URL of the real server, with a tiny run of every task."""
     from regard.run.train import train
 
-    long = train(LONG, tmp_path_factory.mktemp("served") / "long", device="cpu")
+    long = train(LONG_CONTEXT_RECIPE, tmp_path_factory.mktemp("served") / "long", device="cpu")
     with listening({**runs, "long": long}) as server:
         yield server.url + "/"
 
 
 @pytest.fixture(scope="module")
 def opened(window):
-    """Opens the page at a model's view; at the end nothing was wrong, and nothing was asked of anybody but its server."""
+    """Return a context manager that opens a model's view; at the end there were no errors, and no request to another server."""
 
     @contextmanager
-    def open_(address, at="", width=1100, refused=False, **options):
-        with window(width, **options) as (page, wrong, asked):
+    def open_(address, view="", width=1100, expect_errors=False, **options):
+        with window(width, **options) as (page, errors, urls):
             page.set_default_timeout(20_000)
-            page.goto(address + (f"#{at}" if at else ""))
+            page.goto(address + (f"#{view}" if view else ""))
             yield page
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.locator("[style*='expression'], script:not([src]), [onclick]").count() == 0
-        assert [one for one in wrong if not (refused and REFUSED.search(one))] == []
-        assert [one for one in asked if not one.startswith((address, "data:", "blob:"))] == []
+        assert [message for message in errors if not (expect_errors and EXPECTED_ERRORS.search(message))] == []
+        assert [url for url in urls if not url.startswith((address, "data:", "blob:"))] == []
 
     return open_
 
 
-def ask(address, verb, **body):
-    """What the API answers to the same."""
+def post(address, verb, **body):
+    """Return the API's response."""
     request = urllib.request.Request(f"{address}v1/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
 
 
-def give_picture(page, stubs):
+def upload_image(page, page_stub):
     page.locator("input[type=file]").set_input_files(
-        {"name": "shapes.png", "mimeType": "image/png", "buffer": base64.b64decode(stubs.picture())}
+        {"name": "shapes.png", "mimeType": "image/png", "buffer": base64.b64decode(page_stub.example_image())}
     )
 
 
-def shaded(page, selector):
-    """The words that have a colour of their own."""
-    coloured = "nodes => nodes.filter(node => node.style.backgroundColor).map(node => node.textContent)"
-    return page.locator(selector).evaluate_all(coloured)
+def shaded_words(page, selector):
+    """Return the words that are shaded by a weight."""
+    script = "nodes => nodes.filter(node => node.style.backgroundColor).map(node => node.textContent)"
+    return page.locator(selector).evaluate_all(script)
 
 
-def measured(page):
-    page.locator(".trust table").wait_for()
-    assert page.locator(".trust tr").count() >= 4 and page.locator(".trust .verdict").inner_text().endswith(".")
-    assert "random" in page.locator(".trust table").inner_text()
+def check_faithfulness(page):
+    panel = page.locator(".faithfulness")
+    panel.locator("table").wait_for()
+    assert panel.locator("tr").count() >= 4 and panel.locator(".verdict").inner_text().endswith(".")
+    assert BASELINE in panel.locator("table").inner_text()
 
 
-def press(page, name):
+def click(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
 
-# every view, of real models
+# every view, with real models
 
 
-def test_a_translation_and_what_its_words_looked_at(opened, served):
+def test_translate_view_shows_the_alignment_and_the_beam_tree(opened, served):
     with opened(served, "en-de/translate") as page:
         page.locator("textarea").fill("A pig falls asleep.")
-        press(page, "Translate")
+        click(page, "Translate")
         target = page.locator(".target .word")
         target.first.wait_for()
-        (said,) = ask(served, "translate", model="en-de", text="A pig falls asleep.", align=True)["results"]
-        assert target.all_inner_texts() == said["alignment"]["target"]
+        (expected,) = post(served, "translate", model="en-de", text="A pig falls asleep.", alignment=True)["results"]
+        assert target.all_inner_texts() == expected["alignment"]["target"]
         target.first.hover()
-        weights = said["alignment"]["weights"][0]
-        sharpest = said["alignment"]["source"][weights.index(max(weights))]
-        assert sharpest in shaded(page, ".source .word") and sharpest in page.locator(".told").first.inner_text()
-        measured(page)
+        weights = expected["alignment"]["weights"][0]
+        sharpest = expected["alignment"]["source"][weights.index(max(weights))]
+        assert sharpest in shaded_words(page, ".source .word") and sharpest in page.locator(".readout").first.inner_text()
+        check_faithfulness(page)
         page.locator("canvas.map").focus()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        assert " → " in page.locator(".way .told").inner_text()
-        for label, ending in (("SVG", b"<?xml"), ("PNG", b"\x89PNG"), (".attn", None)):
-            with page.expect_download() as kept:
-                press(page, f"download {label}")
-            data = Path(kept.value.path()).read_bytes()
-            assert len(data) > 500 and (ending is None or data.startswith(ending))
+        assert " → " in page.locator(".tab-panel .readout").inner_text()
+        for label, magic in (("SVG", b"<?xml"), ("PNG", b"\x89PNG"), (".attn", None)):
+            with page.expect_download() as download:
+                click(page, f"download {label}")
+            data = Path(download.value.path()).read_bytes()
+            assert len(data) > 500 and (magic is None or data.startswith(magic))
         page.get_by_role("tab", name="Beam tree").click()
         page.locator("svg.tree text.best").first.wait_for()
-        assert page.locator("svg.tree text").count() > len(said["tokens"])
-        with page.expect_download() as kept:
-            press(page, "download SVG")
-        assert b"<text" in Path(kept.value.path()).read_bytes()
+        assert page.locator("svg.tree text").count() > len(expected["tokens"])
+        with page.expect_download() as download:
+            click(page, "download SVG")
+        assert b"<text" in Path(download.value.path()).read_bytes()
 
 
-def test_every_head_of_a_model(opened, served):
+def test_attention_view_shows_every_head(opened, served):
     with opened(served, "en-de/attention") as page:
         page.locator("textarea").fill("A pig falls asleep.")
-        press(page, "Look")
-        heads = page.locator(".thumbs button")
+        click(page, "Show attention")
+        heads = page.locator(".thumbnails button")
         heads.first.wait_for()
-        found = ask(served, "attention", model="en-de", text="A pig falls asleep.", kind="cross")
+        found = post(served, "attention", model="en-de", text="A pig falls asleep.", kind="cross")
         assert heads.count() == len(found["layers"]) * len(found["heads"])
         heads.nth(1).click()
         assert page.locator(".result h2").first.inner_text() == "Layer 1, head 2"
@@ -132,229 +134,234 @@ def test_every_head_of_a_model(opened, served):
         page.get_by_label("all 2 heads of this layer").check()
         assert page.locator(".legend span").count() == 2
         page.locator(".lines .column").first.locator(".word").first.hover()
-        assert "looks at" in page.locator(".way .told").inner_text() and shaded(page, ".lines .column:last-child .word")
+        assert "attends to" in page.locator(".tab-panel .readout").inner_text() and shaded_words(
+            page, ".lines .column:last-child .word"
+        )
         page.get_by_role("tab", name="Matrix").click()
         page.locator("canvas.map").wait_for()
         page.get_by_label("attention", exact=True).select_option("encoder")
         page.get_by_text("self-attention of the encoder").first.wait_for()
-        with page.expect_download() as kept:
-            press(page, "download .attn (all heads)")
-        assert kept.value.suggested_filename == "en-de-heads.attn"
-        measured(page)
+        with page.expect_download() as download:
+            click(page, "download .attn (all heads)")
+        assert download.value.suggested_filename == "en-de-heads.attn"
+        check_faithfulness(page)
 
 
-def test_a_text_is_written_and_is_what_the_api_says(opened, served):
+def test_generate_view_equals_the_api(opened, served):
     with opened(served, "gpt/generate") as page:
         page.locator("textarea").fill("Der Hund")
-        press(page, "Write on")
+        click(page, "Generate")
         words = page.locator(".target .word")
         words.first.wait_for()
-        (said,) = ask(served, "generate", model="gpt", prompt="Der Hund", max_tokens=60, temperature=0.8, top_p=0.95, looks=True)[
-            "results"
-        ]
-        assert words.count() == len(said["tokens"])
-        shown = words.evaluate_all("all => all.filter(one => !one.classList.contains('mark')).map(one => one.textContent)")
-        assert re.sub(r"[\s↵]", "", "".join(shown)) == re.sub(r"\s", "", said["written"])
+        (expected,) = post(
+            served, "generate", model="gpt", prompt="Der Hund", max_tokens=60, temperature=0.8, top_p=0.95, attention=True
+        )["results"]
+        assert words.count() == len(expected["tokens"])
+        shown = words.evaluate_all("all => all.filter(one => !one.classList.contains('special')).map(one => one.textContent)")
+        assert re.sub(r"[\s↵]", "", "".join(shown)) == re.sub(r"\s", "", expected["continuation"])
         words.nth(3).hover()
-        assert f"probability {said['looks']['steps'][3]['probability']:.2f}" in page.locator(".told").inner_text()
-        assert page.locator(".choices li").count() >= 3 and shaded(page, ".words .word")
+        assert f"probability {expected['attention']['steps'][3]['probability']:.2f}" in page.locator(".readout").inner_text()
+        assert page.locator(".choices li").count() >= 3 and shaded_words(page, ".words .word")
         words.nth(3).click()
-        measured(page)
+        check_faithfulness(page)
 
 
 @pytest.mark.parametrize(
-    "at, button, result",
+    "view, button, result",
     [
         ("masked/fill", "Fill in", ".bars li"),
         ("classify/classify", "Classify", ".bars li"),
         ("tag/tag", "Tag", ".tags span"),
         ("draw/draw", "Draw", ".gallery img"),
         ("en-de/embed", "Compare", "canvas.map"),
-        ("masked/attention", "Look", ".thumbs button"),
+        ("masked/attention", "Show attention", ".thumbnails button"),
     ],
 )
-def test_the_other_views_of_texts(opened, served, at, button, result):
-    with opened(served, at) as page:
-        if at.startswith("classify"):
+def test_other_views_of_texts(opened, served, view, button, result):
+    with opened(served, view) as page:
+        if view.startswith("classify"):
             page.locator("textarea").fill("the dog sleeps")
-        if at.startswith("draw"):
+        if view.startswith("draw"):
             page.get_by_text("Options").click()
-            page.get_by_label("how many").fill("2")
-        press(page, button)
+            page.get_by_label("number").fill("2")
+        click(page, button)
         page.locator(result).first.wait_for()
-        if at.startswith("classify"):
-            measured(page)
+        if view.startswith("classify"):
+            check_faithfulness(page)
             page.locator(".bars button").last.click()
             page.get_by_text("asked for").wait_for()
-        if at.startswith("draw"):
+        if view.startswith("draw"):
             assert page.locator(result).count() == 2
             assert page.locator(result).first.evaluate("image => image.naturalWidth") > 0
-            with page.expect_download() as kept:
-                press(page, "download drawing 2")
-            assert Path(kept.value.path()).read_bytes().startswith(b"\x89PNG")
+            with page.expect_download() as download:
+                click(page, "download image 2")
+            assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    "at, result",
+    "view, result",
     [
         ("caption/caption", ".target .word"),
         ("clip/match", ".bars li"),
         ("kinds/classify", ".bars li"),
-        ("kinds/attention", "canvas.over"),
+        ("kinds/attention", "canvas.overlay"),
     ],
 )
-def test_views_of_pictures(opened, served, stubs, at, result):
-    with opened(served, at) as page:
-        give_picture(page, stubs)
+def test_views_of_images(opened, served, page_stub, view, result):
+    with opened(served, view) as page:
+        upload_image(page, page_stub)
         page.locator(f".result {result}").first.wait_for()
-        if at == "caption/caption":
-            over = page.locator(".result > canvas.over")
-            before = over.evaluate("canvas => canvas.toDataURL()")
+        if view == "caption/caption":
+            overlay = page.locator(".result > canvas.overlay")
+            before = overlay.evaluate("canvas => canvas.toDataURL()")
             page.locator(result).first.hover()
-            assert over.evaluate("canvas => canvas.toDataURL()") != before
+            assert overlay.evaluate("canvas => canvas.toDataURL()") != before
             assert page.locator(".frame").count() == page.locator(result).count()
             with page.expect_download():
-                press(page, "download PNG of all words")
-        measured(page)
-        assert page.locator(".trust canvas.over").is_visible()
+                click(page, "download PNG of all words")
+        check_faithfulness(page)
+        assert page.locator(".faithfulness canvas.overlay").is_visible()
 
 
-def test_a_picture_is_dropped_in(opened, served, stubs):
+def test_image_can_be_dropped(opened, served, page_stub):
     with opened(served, "caption/caption") as page:
-        page.locator(".well").wait_for()
+        page.locator(".dropzone").wait_for()
         page.evaluate(
             """data => {
             const dataTransfer = new DataTransfer(), bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
             dataTransfer.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
             const drop = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
-            document.querySelector(".well").dispatchEvent(drop);
+            document.querySelector(".dropzone").dispatchEvent(drop);
         }""",
-            stubs.picture(),
+            page_stub.example_image(),
         )
         page.locator(".target .word").first.wait_for()
-        assert "dropped.png" in page.locator(".well").inner_text()
+        assert "dropped.png" in page.locator(".dropzone").inner_text()
 
 
-# much, little, and what goes wrong
+# long texts and errors
 
 
-def test_two_thousand_tokens_do_not_stop_it(opened, served):
+def test_two_thousand_tokens_stay_responsive(opened, served):
     text = " ".join(["Der Hund schläft ."] * 340)
     with opened(served, "long/attention") as page:
         page.locator("textarea").fill(text)
-        press(page, "Look")
+        click(page, "Show attention")
         page.locator("canvas.map").wait_for(timeout=60_000)
         assert "tiles of" in page.locator(".result .hint").first.inner_text()
-        page.locator(".thumbs button").last.click()
+        page.locator(".thumbnails button").last.click()
         page.get_by_role("tab", name="Lines").click()
         page.locator(".lines .word").nth(20).hover()
-        assert "looks at" in page.locator(".way .told").inner_text()
+        assert "attends to" in page.locator(".tab-panel .readout").inner_text()
         assert (
             page.evaluate("""new Promise(done => { const from = performance.now();
             requestAnimationFrame(() => done(performance.now() - from)); })""")
             < 1000
         )
-        page.get_by_role("tab", name="Write").click()
+        page.get_by_role("tab", name="Generate").click()
         page.locator("textarea").fill(text)
         page.get_by_text("Options").click()
-        page.get_by_label("tokens at most").fill("20")
-        page.get_by_label("temperature").fill("50")  # untaught, it would end at once
-        press(page, "Write on")
+        page.get_by_label("max tokens").fill("20")
+        page.get_by_label("temperature").fill("50")  # an untrained model would end at once
+        click(page, "Generate")
         page.locator(".target .word").first.wait_for(timeout=60_000)
         assert page.locator(".source .word").count() >= 2000
         page.locator(".target .word").first.hover()
-        assert "probability" in page.locator(".told").inner_text()
+        assert "probability" in page.locator(".readout").inner_text()
 
 
-def test_heads_too_many_for_one_answer_come_layer_by_layer(opened, stub):
-    with opened(stub, "demo/attention", refused=True) as page:
-        page.locator("textarea").fill("many words to look at")
-        press(page, "Look")
-        page.locator(".thumbs button").nth(11).click()
+def test_too_many_heads_for_one_response_are_fetched_layer_by_layer(opened, stub):
+    with opened(stub, "demo/attention", expect_errors=True) as page:
+        page.locator("textarea").fill("many words to attend to")
+        click(page, "Show attention")
+        page.locator(".thumbnails button").nth(11).click()
         assert page.locator(".result h2").first.inner_text() == "Layer 3, head 4"
 
 
-def test_what_goes_wrong_is_said_in_words(opened, served):
-    with opened(served, "masked/fill", refused=True) as page:
-        page.locator("textarea").fill("nothing is left out")
-        press(page, "Fill in")
-        page.locator(".problem:visible").wait_for()
-        assert "mask" in page.locator(".problem:visible").inner_text().lower()
-        page.locator("textarea").fill("Now one [MASK] is.")
-        press(page, "Fill in")
+def test_errors_are_shown_as_messages(opened, served):
+    with opened(served, "masked/fill", expect_errors=True) as page:
+        page.locator("textarea").fill("no mask here")
+        click(page, "Fill in")
+        page.locator(".error:visible").wait_for()
+        assert "mask" in page.locator(".error:visible").inner_text().lower()
+        page.locator("textarea").fill("Now one [MASK] here.")
+        click(page, "Fill in")
         page.locator(".bars li").first.wait_for()
-        assert page.locator(".problem:visible").count() == 0
-    with opened(served, "en-de/translate", refused=True) as page:
+        assert page.locator(".error:visible").count() == 0
+    with opened(served, "en-de/translate", expect_errors=True) as page:
         page.locator("textarea").fill("a dog " * 100)
-        press(page, "Translate")
-        page.locator(".problem:visible").wait_for()
-        assert "48" in page.locator(".problem:visible").inner_text()
+        click(page, "Translate")
+        page.locator(".error:visible").wait_for()
+        assert "48" in page.locator(".error:visible").inner_text()
         page.get_by_text("Options").click()
-        page.get_by_label("beam").fill("99")
-        press(page, "Translate")
-        page.get_by_text("beam 99: should be from 1 to 16.").wait_for()
+        page.get_by_label("beam size").fill("99")
+        click(page, "Translate")
+        page.get_by_text("beam size 99: should be from 1 to 16.").wait_for()
     with opened(served, "caption/caption") as page:
-        press(page, "Caption")
-        page.get_by_text("There is no picture yet").wait_for()
-        page.locator("input[type=file]").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"no picture"})
-        page.get_by_text("a.txt is not a picture").wait_for()
+        click(page, "Caption")
+        page.get_by_text("There is no image yet").wait_for()
+        page.locator("input[type=file]").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"not an image"})
+        page.get_by_text("a.txt is not an image").wait_for()
 
 
-def test_a_busy_server_and_one_that_is_gone(opened, stubs):
-    with stubs.Running(stubs.stub()) as address, opened(address, "demo/translate", refused=True) as page:
+def test_overloaded_and_unreachable_server(opened, page_stub):
+    with page_stub.Running(page_stub.create_stub()) as address, opened(address, "demo/translate", expect_errors=True) as page:
         page.locator("textarea").fill("busy")
-        press(page, "Translate")
-        page.get_by_text("too many are waiting. Try again in 3 seconds.").wait_for()
+        click(page, "Translate")
+        page.get_by_text("the queue is full. Try again in 3 seconds.").wait_for()
         page.route("**/v1/translate", lambda route: route.abort("connectionrefused"))
         page.locator("textarea").fill("gone")
-        press(page, "Translate")
+        click(page, "Translate")
         page.get_by_text("The server cannot be reached.").wait_for()
 
 
-def test_a_token_is_asked_for(opened, stubs):
-    with stubs.Running(stubs.stub(token="a-secret-of-the-house")) as address, opened(address, refused=True) as page:
+def test_page_asks_for_the_token(opened, page_stub):
+    with (
+        page_stub.Running(page_stub.create_stub(token="a-secret-of-the-house")) as address,
+        opened(address, expect_errors=True) as page,
+    ):
         page.get_by_label("The token that the server was started with").fill("a-secret-of-the-house")
         page.keyboard.press("Enter")
         page.get_by_role("tab", name="Translate").wait_for()
         assert "a-secret" not in page.url
 
 
-def test_words_come_one_by_one_and_can_be_stopped(opened, stub):
+def test_generation_streams_and_can_be_stopped(opened, stub):
     with opened(stub, "writer/generate") as page:
         page.get_by_text("Options").click()
-        page.get_by_label("tokens at most").fill("280")
-        press(page, "Write on")
-        page.locator(".flow .word").nth(3).wait_for()
-        first = page.locator(".flow .word").count()
-        assert first < 280 and page.locator(".flow").get_attribute("aria-busy") == "true"
-        page.locator(".flow .word").nth(first).wait_for()
-        press(page, "Stop")
-        page.get_by_text("then stopped").wait_for()
-        page.get_by_label("tokens at most").fill("14")
-        press(page, "Write on")
+        page.get_by_label("max tokens").fill("280")
+        click(page, "Generate")
+        page.locator(".streaming .word").nth(3).wait_for()
+        first = page.locator(".streaming .word").count()
+        assert first < 280 and page.locator(".streaming").get_attribute("aria-busy") == "true"
+        page.locator(".streaming .word").nth(first).wait_for()
+        click(page, "Stop")
+        page.get_by_text(", stopped.").wait_for()
+        page.get_by_label("max tokens").fill("14")
+        click(page, "Generate")
         page.locator(".target .word").nth(13).wait_for()
         assert page.locator("#status").text_content().strip()
     with opened(stub, "writer/generate") as page:
         page.locator("textarea").fill("break it")
-        press(page, "Write on")
-        page.get_by_text("the model stumbled; ask again").wait_for()
-        assert page.locator(".flow .word").count() == 5  # what was said still stands
+        click(page, "Generate")
+        page.get_by_text("the model failed; try again").wait_for()
+        assert page.locator(".streaming .word").count() == 5  # the partial text stays
 
 
-def test_words_stay_words(opened, stub):
+def test_html_in_texts_is_shown_as_text(opened, stub):
     with opened(stub, "demo/translate") as page:
-        page.locator("textarea").fill(f"{NASTY} \u202e {'x' * 300}")
-        press(page, "Translate")
+        page.locator("textarea").fill(f"{HTML_INJECTION} \u202e {'x' * 300}")
+        click(page, "Translate")
         page.locator(".target .word").first.hover()
-        assert page.locator(".source").inner_text().startswith(NASTY) and page.locator("img:visible").count() == 0
-        page.get_by_role("tab", name="Heads").click()
-        page.locator("textarea").fill(NASTY)
-        press(page, "Look")
+        assert page.locator(".source").inner_text().startswith(HTML_INJECTION) and page.locator("img:visible").count() == 0
+        page.get_by_role("tab", name="Attention").click()
+        page.locator("textarea").fill(HTML_INJECTION)
+        click(page, "Show attention")
         page.locator(".lines .word").first.wait_for()
         assert page.locator("#panel img:visible").count() == 0
 
 
-# by keyboard, on a phone, in the dark
+# keyboard only, small screen, dark theme
 
 
 def focus(page):
@@ -364,18 +371,18 @@ def focus(page):
                 style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1]; }""")
 
 
-def tab_to(page, holds, most=30):
-    """Press Tab until the focus is where it is wanted; it can be seen wherever it goes."""
-    for _ in range(most):
+def tab_to(page, selector, limit=30):
+    """Press Tab until the focus matches a selector; the focus must be visible on the way."""
+    for _ in range(limit):
         page.keyboard.press("Tab")
-        name, words, seen = focus(page)
-        assert seen, f"the focus on {name} {words} cannot be seen"
-        if page.evaluate(f"document.activeElement.matches({holds!r})"):
-            return words
-    raise AssertionError(f"{holds} is not reached")
+        name, text, visible = focus(page)
+        assert visible, f"the focus on {name} {text} is not visible"
+        if page.evaluate(f"document.activeElement.matches({selector!r})"):
+            return text
+    raise AssertionError(f"{selector} is not reached")
 
 
-def test_by_keyboard_alone(opened, stub):
+def test_page_works_by_keyboard_only(opened, stub):
     with opened(stub) as page:
         page.get_by_role("tab", name="Translate").wait_for()
         page.keyboard.press("Tab")
@@ -388,34 +395,36 @@ def test_by_keyboard_alone(opened, stub):
         page.locator(".target .word").first.wait_for()
         tab_to(page, ".target .word")
         page.keyboard.press("ArrowRight")
-        assert "Ziege looked at goat" in page.locator(".told").first.inner_text() and "goat" in shaded(page, ".source .word")
-        page.keyboard.press("Enter")  # kept, and measured
+        assert "Ziege attended to goat" in page.locator(".readout").first.inner_text() and "goat" in shaded_words(
+            page, ".source .word"
+        )
+        page.keyboard.press("Enter")  # pins and explains the word
         assert page.locator(".target [aria-pressed=true]").inner_text() == "Ziege"
         page.get_by_text("the word '2'").wait_for()
-        tab_to(page, ".ways [role=tab]")
+        tab_to(page, ".tabs [role=tab]")
         page.keyboard.press("ArrowRight")
         page.locator("svg.tree").wait_for()
         page.keyboard.press("ArrowLeft")
         tab_to(page, "canvas.map")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        assert "Ziege → The" in page.locator(".way .told").inner_text()
+        assert "Ziege → The" in page.locator(".tab-panel .readout").inner_text()
         tab_to(page, "button.plain")
-        page.keyboard.press("Enter")  # all heads of this sentence
-        page.locator(".thumbs button").first.wait_for()
-        tab_to(page, ".thumbs button")
+        page.keyboard.press("Enter")  # all attention heads for this sentence
+        page.locator(".thumbnails button").first.wait_for()
+        tab_to(page, ".thumbnails button")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
         assert page.locator(".result h2").first.inner_text() == "Layer 2, head 2"
-        tab_to(page, ".trust select")
+        tab_to(page, ".faithfulness select")
         page.keyboard.press("ArrowDown")
-        assert page.locator(".trust .verdict").inner_text().startswith("rollout:")
+        assert page.locator(".faithfulness .verdict").inner_text().startswith("rollout:")
         page.go_back()
         page.get_by_role("button", name="Translate", exact=True).wait_for()
 
 
 @pytest.mark.parametrize(
-    "at",
+    "view",
     [
         "demo/translate",
         "demo/attention",
@@ -430,12 +439,12 @@ def test_by_keyboard_alone(opened, stub):
         "demo/embed",
     ],
 )
-def test_on_a_phone_of_320_pixels(opened, stub, stubs, at):
-    with opened(stub, at, width=320, color_scheme="dark", has_touch=True) as page:
+def test_page_fits_a_phone_of_320_pixels(opened, stub, page_stub, view):
+    with opened(stub, view, width=320, color_scheme="dark", has_touch=True) as page:
         page.get_by_role("tab", selected=True).first.wait_for()
         assert page.locator("html").get_attribute("data-theme") == "dark"
         if page.locator("input[type=file]").count():
-            give_picture(page, stubs)
+            upload_image(page, page_stub)
         else:
             for area in page.locator("textarea").all():
                 area.fill(area.get_attribute("placeholder") or "a text")
@@ -444,8 +453,8 @@ def test_on_a_phone_of_320_pixels(opened, stub, stubs, at):
         if page.locator(".target .word").count():
             page.locator(".target .word").nth(2).tap()
             assert page.locator(".target [aria-pressed=true]").count() == 1
-        if at == "demo/translate":
-            page.get_by_role("tab", name="Beam tree").tap()  # wider than the phone
+        if view == "demo/translate":
+            page.get_by_role("tab", name="Beam tree").tap()  # wider than the screen
             page.locator("svg.tree").wait_for()
         page.locator("#theme").tap()
         assert page.locator("html").get_attribute("data-theme") == "light"

@@ -1,5 +1,4 @@
-"""Pre-training on the bilingual world's text, from nothing: masked words, next sentences, next words and spans are learned far
-beyond chance."""
+"""Pretraining on the bilingual world's text from scratch: masked words, next sentences, next words, spans."""
 
 import pytest
 
@@ -26,24 +25,24 @@ def recipe(task, model, steps=500, tokens=2048, data=None, **more):
     return {**BASE, "task": task, "model": model, "train": train, "data": {**BASE["data"], **(data or {})}, **more}
 
 
-def test_bert_says_masked_words_and_next_sentences(tmp_path):
+def test_bert_learns_masked_words_and_next_sentences(tmp_path):
     model = {**STACK, "kind": "transformer", "preset": "bert-tiny"}
     settings = recipe("masked", model, tokens=4096, data={"language": "both"}, masking={"next_sentence": True})
     run = train(settings, tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     print(result.scores, result.notes)
-    assert result.scores["accuracy"].low > 20, "always the commonest token: about 7"
+    assert result.scores["accuracy"].low > 20, "baseline, always the most frequent token: about 7"
     assert result.scores["next_sentence"].low > 60
 
 
-def test_gpt_says_the_next_word(tmp_path):
+def test_gpt_learns_the_next_word(tmp_path):
     run = train(recipe("language", {**STACK, "kind": "transformer"}), tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     print(result.scores)
-    assert result.scores["perplexity"].high < 20, "of a thousand tokens"
+    assert result.scores["perplexity"].high < 20, "the vocabulary has a thousand tokens"
 
 
-def test_t5_says_what_was_cut_out(tmp_path):
+def test_t5_learns_corrupted_spans(tmp_path):
     model = {"preset": "t5-tiny", "width": 128, "max_length": 64}
     run = train(recipe("span-corruption", model, steps=350), tmp_path / "run", device="cpu")
     (result,) = evaluate(run)

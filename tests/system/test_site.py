@@ -100,8 +100,8 @@ def test_every_link_leads_somewhere(site):
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
 def test_every_page_opens_from_a_file_without_errors_or_outside_requests(site, window, width, scheme):
-    with window(width, 900, color_scheme=scheme) as (page, wrong, asked):
-        page.on("requestfailed", lambda request: wrong.append(request.url))
+    with window(width, 900, color_scheme=scheme) as (page, errors, urls):
+        page.on("requestfailed", lambda request: errors.append(request.url))
         for path in pages(site):
             page.goto(path.as_uri())
             name = f"{path.relative_to(site)} at {width}"
@@ -110,17 +110,17 @@ def test_every_page_opens_from_a_file_without_errors_or_outside_requests(site, w
             drawn = page.evaluate("[...document.images].map(image => [image.naturalWidth, image.clientWidth, image.src])")
             for natural, shown, source in drawn:
                 assert natural > 0 and shown >= min(300, natural), f"{name}: {source}"
-            assert not wrong, name
-    assert all(url.startswith((site.as_uri(), "data:", "about:")) for url in asked)
+            assert not errors, name
+    assert all(url.startswith((site.as_uri(), "data:", "about:")) for url in urls)
 
 
 def test_search_works_from_a_file(site, window):
-    with window(1300, 900) as (page, wrong, asked):
+    with window(1300, 900) as (page, errors, urls):
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").fill("checkpoint")
         page.locator(".md-search-result__item").first.wait_for()
-        assert page.locator(".md-search-result__item", has_text="Durability").count() and not wrong
-    assert all(url.startswith((site.as_uri(), "data:", "about:")) for url in asked)
+        assert page.locator(".md-search-result__item", has_text="Durability").count() and not errors
+    assert all(url.startswith((site.as_uri(), "data:", "about:")) for url in urls)
 
 
 def test_api_reference_documents_every_public_name(site):

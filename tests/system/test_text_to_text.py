@@ -1,4 +1,4 @@
-"""Three tasks of the bilingual world, from nothing, in one model: both directions are translated, and labels are labels."""
+"""Three tasks of the bilingual world in one model, trained from scratch: translation in both directions, and classification."""
 
 import pytest
 
@@ -38,7 +38,7 @@ RECIPE = {
 }
 
 
-def test_three_tasks_of_the_world_are_learned_together(tmp_path):
+def test_one_model_learns_three_tasks(tmp_path):
     run = train(RECIPE, tmp_path / "run", device="cpu")
     results = {result.name: result for result in evaluate(run)}
     print({name: result.scores for name, result in results.items()})

@@ -1,7 +1,7 @@
-"""Runs that are killed, starved and interrupted; what was done to how many is said at the end.
+"""Runs that are killed, interrupted and short of disk space; the terminal summary counts what was done.
 
-Every run is a child forked from this process, which has imported what it needs: it begins at once. This process itself trains
-nothing, so that its children begin without threads.
+Every run is a child forked from this process, which has imported everything it needs, so that it starts at once. This process
+itself trains nothing, so that its children start without threads.
 """
 
 import copy
@@ -84,20 +84,20 @@ RECIPES = {
 
 
 class Child:
-    """A command of ours in a process of its own; what it says goes to a file."""
+    """A regard command in a process of its own; its stderr goes to a file."""
 
-    def __init__(self, told: Path, words, before=lambda: None):
+    def __init__(self, told: Path, args, before=lambda: None):
         self.told, self.begun = told, time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
-            self.live([str(word) for word in words], before)
+            self.live([str(word) for word in args], before)
 
-    def live(self, words, before):
+    def live(self, args, before):
         status = 1
         try:
             os.dup2(os.open(self.told, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
             sys.stderr = os.fdopen(2, "w", buffering=1)
-            sys.argv = ["regard", *words]
+            sys.argv = ["regard", *args]
             before()
             regard.cli.main()
             status = 0
@@ -113,14 +113,14 @@ class Child:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def send(self, number: int) -> bool:
-        """Whether there was still somebody to send it to."""
+        """Send a signal; return whether the process was still alive."""
         alive = self.alive()
         if alive:
             os.kill(self.pid, number)
         return alive
 
     def wait(self) -> int:
-        """Its exit status; minus the signal it died of."""
+        """Return the exit status, or minus the signal that killed it."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def said(self) -> str:
@@ -128,25 +128,25 @@ class Child:
 
 
 class Runs:
-    """A recipe, its uninterrupted run, and others of it."""
+    """A recipe, its uninterrupted run, and further runs of it."""
 
     def __init__(self, folder: Path, settings: dict):
         self.folder, self.settings, self.number = folder, settings, 0
         (folder / "recipe.toml").write_text(tomli_w.dumps(settings))
         whole = self.start(folder / "whole")
         assert whole.wait() == 0, whole.said()
-        self.seconds = time.monotonic() - whole.begun
+        self.seconds = time.monotonic() - whole._encode_prompts
         self.expected = state_of(folder / "whole")
 
-    def start(self, out: Path, *words, before=lambda: None) -> Child:
-        """Begin a run or go on with it."""
+    def start(self, out: Path, *args, before=lambda: None) -> Child:
+        """Start a run or resume it."""
         first = [out, "--resume"] if (out / "recipe.toml").exists() else [self.folder / "recipe.toml", "--out", out]
 
         def prepare():
             before()
             at_the_end(lambda: (out / "random").write_bytes(torch.get_rng_state().numpy().tobytes()))
 
-        return Child(out.with_name(f"{out.name}.err"), ["train", *first, "--device", "cpu", "--no-evaluate", *words], prepare)
+        return Child(out.with_name(f"{out.name}.err"), ["train", *first, "--device", "cpu", "--no-evaluate", *args], prepare)
 
     def fresh(self) -> Path:
         self.number += 1
@@ -154,7 +154,7 @@ class Runs:
 
 
 def at_the_end(write):
-    """Do something after training, in the child."""
+    """Call a function after training, in the child."""
     fit = regard.run.train.train
 
     def then(*args, **named):
@@ -171,7 +171,7 @@ def state_of_fixture():
 
 
 def state_of(out: Path) -> dict[str, str]:
-    """Everything of a finished run that must be the same to the bit: weights, optimiser, averages, progress, chance."""
+    """Return everything of a finished run that must be bit-exact: weights, optimizer, averages, train state, random state."""
     last = checkpoint.list_checkpoints(out / "checkpoints")[-1]
     progress = {name: value for name, value in json.loads((last / "state.json").read_text()).items() if name != "seconds"}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in last.glob("*.safetensors")}
@@ -181,8 +181,8 @@ def state_of(out: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """The runs of a recipe; the uninterrupted one is made once. They are forked, which a process that has computed with several
-    threads does not survive: hence by themselves, each with one thread."""
+    """Return the runs of a recipe; the uninterrupted one is made once. They are forked, which is not safe after computing with
+    several threads: therefore these tests run by themselves, with one thread."""
     if torch.get_num_threads() > 1:
         pytest.skip("these fork: OMP_NUM_THREADS=1 pytest tests/torture, as make system and make torture do")
     made = {}
@@ -220,7 +220,7 @@ def no_children_are_left():
 
 def pytest_terminal_summary(terminalreporter):
     if DONE:
-        terminalreporter.section("what was done, and came out right")
+        terminalreporter.section("injected failures, all handled")
         terminalreporter.write_line("| done | times |\n|---|---|")
         for what, number in sorted(DONE.items()):
             terminalreporter.write_line(f"| {what} | {number:,} |")

@@ -1,4 +1,4 @@
-"""Full disks and damaged files: the checkpoint before stays whole, nothing is left about, and one line says what is wrong."""
+"""Full disks and damaged files: the previous checkpoint stays intact, no temporary files stay, one line says what is wrong."""
 
 import ctypes
 import os
@@ -22,22 +22,22 @@ def tensors(size):
 
 
 def refuse(folder, size):
-    """A save that the disk does not let through."""
+    """Save a checkpoint that does not fit on the disk."""
     try:
         checkpoint.save_checkpoint(folder, 2, Checkpoint(tensors(size), {"step": 2}))
-    except UserError as mistake:
-        assert "the disk is full (" in str(mistake) and "bytes needed" in str(mistake) and " free)" in str(mistake), mistake
-        assert "\n" not in str(mistake)
+    except UserError as error:
+        assert "the disk is full (" in str(error) and "bytes needed" in str(error) and " free)" in str(error), error
+        assert "\n" not in str(error)
     else:
-        raise AssertionError("it was let through")
+        raise AssertionError("it fitted")
     assert [path.name for path in folder.iterdir()] == ["step-00000001"] and checkpoint.find_damage(
         folder / "step-00000001"
     ) is None
 
 
 @pytest.mark.parametrize("offsets", [4, pytest.param(OFFSETS, marks=pytest.mark.torture)])
-def test_a_write_that_stops_anywhere_leaves_the_checkpoint_before(tmp_path, in_child, count, offsets):
-    """RLIMIT_FSIZE: the kernel takes a part of the data, then says EFBIG."""
+def test_a_write_cut_short_anywhere_leaves_the_previous_checkpoint(tmp_path, in_child, count, offsets):
+    """RLIMIT_FSIZE: the kernel writes a part of the data, then returns EFBIG."""
     whole = 64 * 256 * 4
     for number in range(offsets):
         folder = tmp_path / str(number)
@@ -65,24 +65,24 @@ def small_disk(folder, size):
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("looking", [True, False], ids=["seen before", "met while writing"])
-def test_a_small_disk_leaves_the_checkpoint_before(tmp_path, count, monkeypatch, looking):
-    """A tmpfs with so much room; `looking` is the check of free space, without which the disk is met in the middle."""
-    if not looking:
+@pytest.mark.parametrize("check_space", [True, False], ids=["checked before writing", "met while writing"])
+def test_a_full_tmpfs_leaves_the_previous_checkpoint(tmp_path, count, monkeypatch, check_space):
+    """On a tmpfs; without the check of free space, the disk fills up in the middle."""
+    if not check_space:
         monkeypatch.setattr(files, "require_space", lambda folder, needed: None)
     for number in range(OFFSETS):
         with small_disk(tmp_path / str(number), 2**18) as disk:
             folder = disk / "checkpoints"
             checkpoint.save_checkpoint(folder, 1, Checkpoint(tensors(4), {"step": 1}))
-            room = number * (2 * 64 * 256 * 4 // OFFSETS)
-            (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - room)))
+            free = number * (2 * 64 * 256 * 4 // OFFSETS)
+            (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - free)))
             refuse(folder, 256)
-            count(f"full disks (tmpfs), {'seen before writing' if looking else 'met while writing'}")
+            count(f"full disks (tmpfs), {'checked before writing' if check_space else 'met while writing'}")
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Two checkpoints, the newer one to be spoilt."""
+    """Two checkpoints; the newer one is to be damaged."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for step in (1, 2):
         checkpoint.save_checkpoint(
@@ -92,17 +92,17 @@ def good(tmp_path_factory):
 
 
 @pytest.mark.parametrize("flips, cuts", [(100, 20), pytest.param(1000, 200, marks=pytest.mark.torture)])
-def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, flips, cuts):
+def test_every_flipped_bit_and_truncation_is_found(good, chance, count, flips, cuts):
     newest, files = good / "step-00000002", sorted((good / "step-00000002").iterdir())
     for number in range(flips + cuts):
         victim = files[number % len(files)]
         data = victim.read_bytes()
-        spoilt = bytearray(data)
+        damaged = bytearray(data)
         if number < flips:
-            spoilt[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         else:
-            del spoilt[chance.randrange(len(data)) :]
-        victim.write_bytes(spoilt)
+            del damaged[chance.randrange(len(data)) :]
+        victim.write_bytes(damaged)
         found, notes = checkpoint.latest_intact(good)
         assert found == good / "step-00000001" and len(notes) == 1 and "damaged" in notes[0], (victim, number)
         with pytest.raises(UserError, match="damaged"):
@@ -112,7 +112,7 @@ def test_every_flipped_bit_and_every_truncation_is_found(good, chance, count, fl
     assert checkpoint.latest_intact(good) == (newest, [])
 
 
-def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count):
+def test_missing_empty_and_swapped_files_are_found(good, tmp_path, count):
     names = [path.name for path in (good / "step-00000002").iterdir()]
     other = {
         "model.safetensors": "ema.safetensors",
@@ -123,22 +123,22 @@ def test_files_that_are_missing_empty_or_swapped_are_found(good, tmp_path, count
     }
     for name in names:
         for harm in ("missing", "empty", "swapped inside", "swapped with the one before", "a folder"):
-            spoilt = tmp_path / f"{name}-{harm}"
-            shutil.copytree(good, spoilt)
-            victim = spoilt / "step-00000002" / name
+            damaged = tmp_path / f"{name}-{harm}"
+            shutil.copytree(good, damaged)
+            victim = damaged / "step-00000002" / name
             victim.unlink()
             if harm == "empty":
                 victim.touch()
             elif harm == "a folder":
                 victim.mkdir()
             elif harm != "missing":
-                source = victim.with_name(other[name]) if harm == "swapped inside" else spoilt / "step-00000001" / name
+                source = victim.with_name(other[name]) if harm == "swapped inside" else damaged / "step-00000001" / name
                 shutil.copyfile(source, victim)
-            found, notes = checkpoint.latest_intact(spoilt)
-            assert found == spoilt / "step-00000001" and len(notes) == 1, (name, harm)
+            found, notes = checkpoint.latest_intact(damaged)
+            assert found == damaged / "step-00000001" and len(notes) == 1, (name, harm)
             count("files missing, empty or swapped, found")
 
 
-def test_a_whole_checkpoint_under_the_name_of_another_is_found(good, tmp_path):
+def test_a_renamed_checkpoint_is_found(good, tmp_path):
     shutil.copytree(good / "step-00000001", tmp_path / "step-00000007")
     assert checkpoint.find_damage(tmp_path / "step-00000007") == "it is a checkpoint of step 1"

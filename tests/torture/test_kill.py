@@ -1,4 +1,4 @@
-"""kill -9 at any moment, in saving above all: the run goes on to the bits of the run that nobody killed."""
+"""kill -9 at any moment, above all while saving: the resumed run is bit-exact with an uninterrupted one."""
 
 import os
 import signal
@@ -6,51 +6,58 @@ import time
 
 import pytest
 
+from regard import files
 from regard.training import checkpoint
 
 RECIPES = ["translation", "GPT", "BERT", "ViT", "CLIP"]
-CALLS = {"write_durably": 4, "sync_folder": 2, "damage": 1, "remove_folder": 1}
-"""What a save does, and how many times."""
+CALLS = {
+    (checkpoint, "write_and_fsync"): 4,
+    (files, "fsync_folder"): 2,
+    (checkpoint, "find_damage"): 1,
+    (checkpoint, "remove_folder"): 1,
+}
+"""The functions that a save calls, and how many times."""
 
 
-def die_in_saving(chance):
-    """Arrange, in a child, for its death somewhere inside a save: with half a file written, between files, between the two fsyncs
-    around the rename, while verifying, or while the old checkpoint is removed."""
-    place = chance.choice(list(CALLS))
-    left = chance.randrange(5 * CALLS[place])
-    real, save, share, before = getattr(checkpoint, place), checkpoint.save_checkpoint, chance.random(), chance.random() < 0.5
-    saving = place == "remove_folder"  # which happens nowhere else
+def kill_while_saving(chance):
+    """Make a child kill itself somewhere inside a save: with half a file written, between files, between the two fsyncs around
+    the rename, while verifying, or while the old checkpoint is removed."""
+    module, function = chance.choice(list(CALLS))
+    calls_left = chance.randrange(5 * CALLS[module, function])
+    real, save = getattr(module, function), checkpoint.save_checkpoint
+    fraction, before = chance.random(), chance.random() < 0.5
+    saving = function == "remove_folder"  # which is called only after a save
 
-    def saved(*args):
+    def save_checkpoint(*args):
         nonlocal saving
         saving = True
-        found = save(*args)
-        saving = place == "remove_folder"
-        return found
+        path = save(*args)
+        saving = function == "remove_folder"
+        return path
 
-    def then_die(path, *rest):
-        nonlocal left
-        left -= saving
-        if left >= 0 or not saving:
+    def call_or_die(path, *rest):
+        nonlocal calls_left
+        calls_left -= saving
+        if calls_left >= 0 or not saving:
             return real(path, *rest)
-        if place == "write_durably":
-            path.write_bytes(rest[0][: int(share * len(rest[0]))])
+        if function == "write_and_fsync":
+            path.write_bytes(rest[0][: int(fraction * len(rest[0]))])
         elif not before:
             real(path, *rest)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.save_checkpoint = saved
-    setattr(checkpoint, place, then_die)
+    checkpoint.save_checkpoint = save_checkpoint
+    setattr(module, function, call_or_die)
 
 
-def torment(runs, chance, count, *, at_any_moment, in_saving):
-    """One run, killed so many times, then left alone."""
+def kill_repeatedly(runs, chance, count, *, at_any_moment, in_saving):
+    """Kill a run so many times, then let it finish; return its folder."""
     out, kills = runs.fresh(), ["saving"] * in_saving + ["any"] * at_any_moment
     chance.shuffle(kills)
     while kills:
         if kills[-1] == "saving":
-            child = runs.start(out, before=lambda: die_in_saving(chance))
-            chance.random()  # the child has a copy: the next one must not die at the same place
+            child = runs.start(out, before=lambda: kill_while_saving(chance))
+            chance.random()  # the child has a copy of the generator: the next one must not die at the same place
             chance.random()
         else:
             child = runs.start(out)
@@ -58,7 +65,7 @@ def torment(runs, chance, count, *, at_any_moment, in_saving):
             child.send(signal.SIGKILL)
         status = child.wait()
         assert status in (0, -signal.SIGKILL), child.said()
-        if status == 0:  # it was faster: from the beginning, the other kills are still owed
+        if status == 0:  # it finished first: start a new run for the remaining kills
             out = runs.fresh()
             continue
         count(f"killed, {'inside saving' if kills.pop() == 'saving' else 'at any moment'}")
@@ -70,25 +77,25 @@ def torment(runs, chance, count, *, at_any_moment, in_saving):
 @pytest.mark.torture
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_killed_run_ends_in_the_same_bits(runs, chance, count, state_of, name, number):
-    out = torment(runs(name), chance, count, at_any_moment=3, in_saving=2)
+def test_a_run_killed_five_times_is_bit_exact(runs, chance, count, state_of, name, number):
+    out = kill_repeatedly(runs(name), chance, count, at_any_moment=3, in_saving=2)
     assert state_of(out) == runs(name).expected
     assert not [*out.rglob(".writing*"), *out.rglob(".removing*")]
-    count("runs killed five times, to the same bits")
+    count("runs killed five times, bit-exact")
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["translation", "CLIP"])
-def test_a_run_killed_three_times_ends_in_the_same_bits(runs, chance, count, state_of, name):
-    assert state_of(torment(runs(name), chance, count, at_any_moment=1, in_saving=2)) == runs(name).expected
+def test_a_run_killed_three_times_is_bit_exact(runs, chance, count, state_of, name):
+    assert state_of(kill_repeatedly(runs(name), chance, count, at_any_moment=1, in_saving=2)) == runs(name).expected
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", RECIPES)
-def test_any_number_of_workers_gives_the_same_bits(runs, count, state_of, name):
+def test_training_is_bit_exact_with_any_number_of_workers(runs, count, state_of, name):
     for workers in (0, 3):
         out = runs(name).fresh()
         child = runs(name).start(out, "--set", f"train.workers={workers}")
         assert child.wait() == 0, child.said()
         assert state_of(out) == runs(name).expected
-        count("other numbers of workers, the same bits")
+        count("other numbers of workers, bit-exact")

@@ -1,4 +1,4 @@
-"""Ranks killed or sent signals at random moments, several times a job: the same bits in the end. Every kind of model on two."""
+"""Ranks killed or sent signals at random moments, several times a job: bit-exact results. Every kind of model on two ranks."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torture
 
 
 def workers(job):
-    """The ranks of a job, which are the children of torchrun."""
+    """Return the pids of a job's ranks, which are the children of torchrun."""
     try:
         return [int(pid) for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def bits(folder):
 
 
 @pytest.mark.parametrize("kind, ranks", [("ddp", 2), ("fsdp", 2), ("ddp", 3), ("fsdp", 3)])
-def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, ranks):
+def test_killing_any_rank_at_any_moment_is_bit_exact(torchrun, write_job, tmp_path, kind, ranks):
     def start(out, restarts):
         return torchrun(
             tmp_path,
@@ -64,12 +64,12 @@ def test_any_rank_killed_at_any_moment(torchrun, write_job, tmp_path, kind, rank
     _, err = job.communicate(timeout=600)
     assert job.returncode == 0 and kills >= 3, err
     assert bits(tmp_path / "run") == bits(tmp_path / "whole")
-    print(f"{kind} on {ranks} ranks: {kills} kills, the same bits")
+    print(f"{kind} on {ranks} ranks: {kills} kills, bit-exact")
 
 
 @pytest.mark.parametrize("kind, ranks", [("ddp", 2), ("fsdp", 2), ("ddp", 3), ("fsdp", 3)])
-def test_a_signal_to_anyone_at_any_moment(torchrun, write_job, tmp_path, kind, ranks):
-    """Most of the time is spent in evaluations: those are broken off, made up for, and change nothing."""
+def test_a_signal_to_any_process_at_any_moment_is_bit_exact(torchrun, write_job, tmp_path, kind, ranks):
+    """Most of the time is spent in evaluations, which are interrupted and repeated."""
     write_job(tmp_path / "job.toml", steps=60, evaluate_every=4, save_every=60, log_every=1, evaluate_sentences=24)
     more = ["--set", f"train.parallel={kind}", "--no-evaluate"]
     whole = torchrun(tmp_path, ranks, "train", "job.toml", "--out", "whole", *more)
@@ -94,7 +94,7 @@ def test_a_signal_to_anyone_at_any_moment(torchrun, write_job, tmp_path, kind, r
     _, err = job.communicate(timeout=600)
     assert job.returncode == 0 and signals >= 5 and slowest < 15, err
     assert bits(tmp_path / "run") == bits(tmp_path / "whole")
-    print(f"{kind} on {ranks} ranks: {signals} signals, the slowest left after {slowest:.1f} s, the same bits")
+    print(f"{kind} on {ranks} ranks: {signals} signals, the slowest exited after {slowest:.1f} s, bit-exact")
 
 
 def losses(log):
@@ -154,7 +154,7 @@ def curve(folder):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_model_has_the_curve_of_one_process(name, on_ranks, tmp_path):
+def test_every_model_kind_has_the_loss_curve_of_one_process(name, on_ranks, tmp_path):
     batch = {"images_per_batch": 8} if "size" in KINDS[name]["data"] else {"tokens_per_batch": 400}
     short = {"steps": 6, "evaluate_every": 6, "save_every": 6, "log_every": 1, "regularize": {"dropout": 0.0}, **batch}
     on_ranks(1, learn, {**KINDS[name], "train": short}, tmp_path / "one")

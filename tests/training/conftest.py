@@ -1,4 +1,4 @@
-"""A tiny translator in training, on a world that fits into a second."""
+"""A trainer of a tiny translation model on a world that fits into a second of training."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def store():
 
 @pytest.fixture(scope="session")
 def trainer():
-    """Makes one."""
+    """Return a function that builds a trainer."""
 
     def make(
         store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, norm="layer", **settings

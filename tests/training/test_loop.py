@@ -1,4 +1,4 @@
-"""The loop: exact accumulation, exact resume, nothing applied that is not finite, and a toy task learned."""
+"""The training loop: exact accumulation, exact resume, skipped non-finite steps, signals, logging, and a toy task learned."""
 
 import json
 import signal
@@ -20,11 +20,11 @@ def same(one, other):
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_path, kind, workers):
+def test_resuming_repeatedly_is_bit_exact(store, trainer, tmp_path, kind, workers):
     options = dict(optimizer={"kind": kind}, ema_decay=0.9, workers=workers, evaluate_every=8)
     whole = trainer(store, tmp_path / "whole", **options)
     kept = whole.train()
-    for stop in (2, 4, 6):  # go on from a checkpoint, each time in a new trainer
+    for stop in (2, 4, 6):  # resume from a checkpoint, each time in a new trainer
         again = trainer(store, tmp_path / "again", **options)
         if stop > 2:
             again.resume(tmp_path / "again" / "checkpoints" / f"step-{stop - 2:08d}")
@@ -40,8 +40,8 @@ def test_resuming_any_number_of_times_gives_the_same_bits(store, trainer, tmp_pa
     assert (whole.state.epoch, whole.state.index) == (last.state.epoch, last.state.index)
 
 
-def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
-    """The gradient of an accumulated step is that of all its words together, whatever the sizes of the parts."""
+def test_gradient_accumulation_equals_one_batch(store, trainer, tmp_path):
+    """The gradient of an accumulated step is that of all its labels together, whatever the sizes of the micro-batches."""
     split = trainer(store, tmp_path / "a", dropout=0.0)
     parts = list(split.batches.iterate(2, workers=0))
     assert parts[0][2].label_count() != parts[1][2].label_count()
@@ -57,63 +57,65 @@ def test_two_micro_batches_are_one_batch_of_both(store, trainer, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
-class Poisoned(CrossEntropy):
-    """What is said at some calls is not a number."""
+class NonfiniteLoss(CrossEntropy):
+    """A loss that is not finite at some calls."""
 
-    def __init__(self, *calls, harm=float("nan")):
+    def __init__(self, *calls, value=float("nan")):
         super().__init__(Regularization())
-        self.calls, self.number, self.harm = calls, 0, harm
+        self.calls, self.number, self.value = calls, 0, value
 
     def __call__(self, model, batch):
         self.number += 1
-        return super().__call__(model, batch) * (self.harm if self.number in self.calls else 1.0)
+        return super().__call__(model, batch) * (self.value if self.number in self.calls else 1.0)
 
 
-def everything(run):
+def all_tensors(run):
     return {f"{file}/{name}": tensor.clone() for file in ("model", "optimizer") for name, tensor in run.tensors()[file].items()}
 
 
 @pytest.mark.parametrize("kind, norm", [("adamw", "layer"), ("muon", "batch")])
-@pytest.mark.parametrize("harm", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("call", [2, 5])
-def test_a_loss_that_is_not_finite_is_not_applied_but_counted(store, trainer, tmp_path, kind, norm, harm, call):
-    """Not one bit of weights, optimiser or statistics changes, whichever of a step's micro-batches it was."""
-    run = trainer(store, tmp_path, Poisoned(call, harm=harm), norm=norm, optimizer={"kind": kind}, gradient_accumulation_steps=2)
+def test_a_nonfinite_step_is_skipped_and_counted(store, trainer, tmp_path, kind, norm, value, call):
+    """No bit of weights, optimizer or statistics changes, whichever of the step's micro-batches was non-finite."""
+    run = trainer(
+        store, tmp_path, NonfiniteLoss(call, value=value), norm=norm, optimizer={"kind": kind}, gradient_accumulation_steps=2
+    )
     batches = run.step_batches()
     bad = (call + 1) // 2
     for _ in range(bad - 1):
         run.step(next(batches))
-    before = everything(run)
+    before = all_tensors(run)
     loss, _ = run.step(next(batches))
-    after = everything(run)
+    after = all_tensors(run)
     assert loss == 0 and run.nonfinite_steps == 1 and run.nonfinite_in_a_row == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items() if name in before)
-    assert all(not after[name].any() for name in after.keys() - before.keys())  # a first step makes the state, and no more
+    assert all(not after[name].any() for name in after.keys() - before.keys())  # the first step allocates the state
     run.step(next(batches))
-    assert run.nonfinite_in_a_row == 0 and not same(before, everything(run))
+    assert run.nonfinite_in_a_row == 0 and not same(before, all_tensors(run))
 
 
-def test_losses_that_stay_not_finite_end_the_run_with_a_cure(store, trainer, tmp_path):
+def test_too_many_nonfinite_steps_in_a_row_end_the_run(store, trainer, tmp_path):
     first, last = 8, 7 + MAX_NONFINITE_STEPS
-    run = trainer(store, tmp_path, Poisoned(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
-    said = rf"not finite in {MAX_NONFINITE_STEPS} steps in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
-    with pytest.raises(UserError, match=said + ".*lower train.optimizer.learning_rate"):
+    run = trainer(store, tmp_path, NonfiniteLoss(*range(first, 200)), steps=200, log_every=1, evaluate_every=200, save_every=200)
+    message = rf"not finite in {MAX_NONFINITE_STEPS} steps in a row, from step {first} to step {last} \(epoch \d+, batch \d+\)"
+    with pytest.raises(UserError, match=message + ".*lower train.optimizer.learning_rate"):
         run.train()
-    assert all(tensor.isfinite().all() for tensor in everything(run).values())
+    assert all(tensor.isfinite().all() for tensor in all_tensors(run).values())
     seen = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert seen[-1]["nonfinite_steps"] == MAX_NONFINITE_STEPS
 
 
-def test_fewer_than_that_in_a_row_end_nothing_and_are_counted_across_a_resume(store, trainer, tmp_path):
-    run = trainer(store, tmp_path, Poisoned(3, 4), log_every=1)
+def test_a_few_nonfinite_steps_are_counted_across_a_resume(store, trainer, tmp_path):
+    run = trainer(store, tmp_path, NonfiniteLoss(3, 4), log_every=1)
     run.train()
     again = trainer(store, tmp_path, log_every=1)
     again.resume(tmp_path / "checkpoints" / "step-00000004")
     assert again.nonfinite_steps == 2 and again.nonfinite_in_a_row == 2
 
 
-def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
-    class Ringing(CrossEntropy):
+def test_a_signal_finishes_the_step_and_saves_a_checkpoint(store, trainer, tmp_path):
+    class SignallingLoss(CrossEntropy):
         calls = 0
 
         def __call__(self, model, batch):
@@ -123,15 +125,15 @@ def test_a_signal_ends_the_step_saves_and_leaves(store, trainer, tmp_path):
             return super().__call__(model, batch)
 
     with pytest.raises(Interrupted) as caught:
-        trainer(store, tmp_path, Ringing(Regularization()), save_every=100).train()
+        trainer(store, tmp_path, SignallingLoss(Regularization()), save_every=100).train()
     assert caught.value.number == signal.SIGTERM
     path, _ = checkpoint.latest_intact(tmp_path / "checkpoints")
     assert path.name == "step-00000003"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, tmp_path):
-    """However long it is; the averaged weights are swapped back first, and the run ends in the bits of one left alone."""
+def test_an_evaluation_interrupted_by_a_signal_is_repeated(store, trainer, tmp_path):
+    """The averaged weights are swapped back first, and the run is bit-exact with an uninterrupted one."""
 
     def build(folder):
         run = trainer(
@@ -146,7 +148,7 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
 
     def ring(model):
         signal.raise_signal(signal.SIGUSR1)
-        pytest.fail("it went on")
+        pytest.fail("the evaluation continued")
 
     whole, broken = build("whole"), build("broken")
     kept, broken.evaluate = whole.train(), ring
@@ -172,8 +174,8 @@ def test_a_signal_breaks_off_an_evaluation_which_is_made_up_for(store, trainer, 
         ("logging", 2),
     ],
 )
-def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
-    """What is under way is finished: the step, the save, the old checkpoint's removal."""
+def test_a_signal_at_any_place_leaves_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
+    """The step, the save, or the removal of an old checkpoint is finished first."""
     run = trainer(store, tmp_path, keep_checkpoints=1)
     where = {
         "saving": (checkpoint, "write_and_fsync"),
@@ -196,8 +198,8 @@ def test_wherever_a_signal_comes_there_is_a_good_checkpoint(store, trainer, tmp_
 
 
 @pytest.mark.parametrize("stop", [4, 7])
-def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer, tmp_path, stop):
-    class Ringing(CrossEntropy):
+def test_a_signal_does_not_change_the_averaged_checkpoints(store, trainer, tmp_path, stop):
+    class SignallingLoss(CrossEntropy):
         calls = 0
 
         def __call__(self, model, batch):
@@ -209,15 +211,15 @@ def test_a_signal_changes_nothing_of_what_is_averaged_in_the_end(store, trainer,
     options = dict(average_checkpoints=2, keep_checkpoints=1, evaluate_every=3)
     kept = trainer(store, tmp_path / "whole", **options).train()
     with pytest.raises(Interrupted):
-        trainer(store, tmp_path / "broken", Ringing(Regularization(dropout=0.2)), **options).train()
+        trainer(store, tmp_path / "broken", SignallingLoss(Regularization(dropout=0.2)), **options).train()
     again = trainer(store, tmp_path / "broken", **options)
     again.resume(checkpoint.latest_intact(tmp_path / "broken" / "checkpoints")[0])
     assert same(again.train(), kept)
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4, 6, 7])
-def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
-    """Interrupted anywhere, the run is stopped early at the same step, and keeps the same weights."""
+def test_patience_and_best_step_survive_a_resume(store, trainer, tmp_path, stop):
+    """Interrupted anywhere, the run stops early at the same step, and keeps the same weights."""
     losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.5, 10: 0.5}
     options = dict(steps=100, evaluate_every=2, save_every=5, keep_checkpoints=1, patience=2)
 
@@ -244,7 +246,7 @@ def test_patience_and_the_best_are_taken_along(store, trainer, tmp_path, stop):
     assert (again.state.best_step, again.state.evaluations_since_best) == (4, 2)
 
 
-def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
+def test_the_resumed_and_the_best_checkpoint_are_kept(store, trainer, tmp_path):
     folder = tmp_path / "checkpoints"
     trainer(store, tmp_path, steps=4, save_every=1, evaluate_every=1, keep_checkpoints=2).train()  # the first is the best
     assert [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(folder)] == [1, 3, 4]
@@ -256,7 +258,7 @@ def test_the_one_resumed_from_and_the_best_are_kept(store, trainer, tmp_path):
     assert [path.name for path in (folder / "archive").iterdir()] == ["step-00000004"]
 
 
-def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
+def test_a_lost_best_checkpoint_is_replaced(store, trainer, tmp_path, capsys):
     folder = tmp_path / "checkpoints"
     trainer(store, tmp_path, evaluate_every=2).train()
     checkpoint.remove_folder(folder / "step-00000002")
@@ -267,8 +269,8 @@ def test_a_best_that_is_gone_is_found_anew(store, trainer, tmp_path, capsys):
     assert same(again.train(), checkpoint.load_checkpoint(folder / "step-00000008").tensors["model"])
 
 
-def test_what_follows_training_is_the_same_after_a_resume(store, trainer, tmp_path):
-    """Samples drawn after it, and scores made of them."""
+def test_random_numbers_after_training_are_the_same_after_a_resume(store, trainer, tmp_path):
+    """Such as samples drawn for an evaluation."""
     trainer(store, tmp_path).train()
     drawn = torch.rand(3)
     again = trainer(store, tmp_path)
@@ -277,7 +279,7 @@ def test_what_follows_training_is_the_same_after_a_resume(store, trainer, tmp_pa
     assert torch.equal(torch.rand(3), drawn)
 
 
-def test_the_best_is_kept_and_patience_ends_the_run(store, trainer, tmp_path):
+def test_the_best_weights_are_kept_and_patience_ends_the_run(store, trainer, tmp_path):
     losses = iter([3.0, 1.0, 2.0, 2.5, 0.5])
     seen = []
 
@@ -291,7 +293,7 @@ def test_the_best_is_kept_and_patience_ends_the_run(store, trainer, tmp_path):
     assert same(final, seen[1]) and not same(final, seen[3])
 
 
-def test_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
+def test_final_weights_are_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
     run = trainer(store, tmp_path, average_checkpoints=3, keep_checkpoints=1)
     final = run.train()
     several = [
@@ -301,14 +303,14 @@ def test_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
         torch.testing.assert_close(mean, sum(weights[name] for weights in several) / 3)
 
 
-def test_a_line_that_was_cut_off_is_cut_away(store, trainer, tmp_path):
+def test_a_partial_last_line_of_the_log_is_dropped(store, trainer, tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
     trainer(store, tmp_path).log.write(step=3)
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [1, 3]
 
 
-def test_the_log_has_every_figure(store, trainer, tmp_path):
+def test_the_log_has_loss_speed_and_scores(store, trainer, tmp_path):
     trainer(store, tmp_path).train()
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     training = [record for record in records if "loss" in record]
@@ -317,8 +319,8 @@ def test_the_log_has_every_figure(store, trainer, tmp_path):
     assert [record["valid_loss"] for record in records if "valid_loss" in record] == [1.0, 1.0]
 
 
-def test_the_log_tells_how_long_batches_were_waited_for(store, trainer, tmp_path):
-    def waiting(name, seconds):
+def test_the_log_has_the_data_wait_fraction(store, trainer, tmp_path):
+    def data_wait_fractions(name, seconds):
         run = trainer(store, tmp_path / name)
         ready = run.step_batches()
         run.step_batches = lambda: (time.sleep(seconds) or batches for batches in ready)
@@ -326,12 +328,12 @@ def test_the_log_tells_how_long_batches_were_waited_for(store, trainer, tmp_path
         records = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         return [record["data_wait_fraction"] for record in records if "loss" in record]
 
-    late, ready = waiting("late", 0.3), waiting("ready", 0)
-    assert min(late) > 0.5 and sum(ready) < sum(late) and all(0 <= share <= 1 for share in late + ready)
+    late, ready = data_wait_fractions("late", 0.3), data_wait_fractions("ready", 0)
+    assert min(late) > 0.5 and sum(ready) < sum(late) and all(0 <= fraction <= 1 for fraction in late + ready)
 
 
 def test_a_toy_task_is_learned(store, trainer, tmp_path):
-    """300 sentences by heart."""
+    """Memorise 300 sentences."""
     run = trainer(
         store,
         tmp_path,

@@ -1,4 +1,4 @@
-"""The precision that `train.precision` means: bf16 where a device gains by it, and what one says wins."""
+"""`train.precision = "auto"` is bf16 where a device gains by it; an explicit setting wins."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ def translator(**shape):
 
 
 @pytest.mark.parametrize(("has", "preset", "expected"), [(True, "base", "bf16"), (True, "tiny", "fp32"), (False, "base", "fp32")])
-def test_auto_is_bf16_on_a_cpu_that_has_it_for_wide_models(has, preset, expected, monkeypatch):
+def test_auto_precision_is_bf16_on_a_cpu_with_bf16_for_wide_models(has, preset, expected, monkeypatch):
     monkeypatch.setattr(precision, "cpu_has_bf16", lambda: has)
     assert choose_precision("auto", translator(preset=preset), CPU) == expected
     assert choose_precision("bf16", translator(preset=preset), CPU) == "bf16"
     assert choose_precision("fp32", translator(preset=preset), CPU) == "fp32"
 
 
-def test_auto_is_bf16_on_a_gpu_and_the_vocabulary_does_not_make_a_model_wide():
+def test_auto_precision_is_bf16_on_a_gpu_and_width_ignores_the_vocabulary():
     assert choose_precision("auto", nn.Linear(2, 2), torch.device("cuda")) == "bf16"
     assert precision.model_width(nn.Sequential(nn.Linear(32, 9999), nn.Linear(9999, 16))) == 32
     assert precision.model_width(nn.Embedding(2, 2)) == 0 and isinstance(precision.cpu_has_bf16(), bool)

@@ -1,4 +1,4 @@
-"""Signals wait where something would be lost, and nowhere else; a second one waits nowhere."""
+"""Signals are deferred where something would be lost and raised elsewhere; a second signal exits at once."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_waits_until_it_is_asked_for(number):
+def test_a_signal_is_kept_until_the_loop_asks(number):
     before = signal.getsignal(number)
     with catch_signals() as caught:
         signal.raise_signal(number)
@@ -22,20 +22,20 @@ def test_a_signal_waits_until_it_is_asked_for(number):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_what_may_be_broken_off_is(number):
+def test_a_signal_raises_at_once_inside_raising(number):
     with catch_signals() as caught, pytest.raises(Interrupted) as interruption, caught.raising():
         signal.raise_signal(number)
-        pytest.fail("it went on")
+        pytest.fail("the block continued")
     assert interruption.value.number == number and not caught.immediate
     with catch_signals() as caught:
         signal.raise_signal(number)
         with pytest.raises(Interrupted), caught.raising():
-            pytest.fail("it began what is to be broken off")
+            pytest.fail("the block started")
     with pytest.raises(Interrupted), catch_signals(immediate=True):
         signal.raise_signal(number)
 
 
-def test_a_second_signal_leaves_at_once_whatever_is_in_the_way():
+def test_a_second_signal_exits_at_once():
     pid = os.fork()
     if pid == 0:
         try:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.corpus.dataset import read_dataset
 from regard.errors import UserError
-from regard.recipe import build_recipe, parse_recipe
+from regard.tasks import build_recipe, parse_recipe
 from regard.worlds.algorithms import (
     ALGORITHMS,
     MAX_ENUMERATED,

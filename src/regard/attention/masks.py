@@ -90,7 +90,8 @@ class Mask:
             shared = name == "allowed" and value is not None and (value.dim() < 4 or value.size(0) == 1)
             return value if value is None or shared else value[rows]
 
-        return replace(self, **{name: pick(name) for name in ("lengths", "starts", "documents", "prefix", "allowed")})
+        names = ("lengths", "starts", "documents", "prefix", "allowed")
+        return replace(self, **{name: pick(name) for name in names})  # type: ignore[arg-type]
 
     def select_heads(self, heads: Sequence[int]) -> "Mask":
         """Return the same mask for some of the heads."""
@@ -160,7 +161,8 @@ class Mask:
         if self._document_bounds is not None:
             starts, ends = (bound[:, -queries:] for bound in self._document_bounds)
             first, end = torch.maximum(first, starts), torch.minimum(end, ends)
-        return tuple(torch.broadcast_tensors(first.clamp(min=0), end.clamp(max=keys)))  # type: ignore[return-value]
+        first, end = torch.broadcast_tensors(first.clamp(min=0), end.clamp(max=keys))
+        return first, end
 
     @cached_property
     def _document_bounds(self) -> tuple[Tensor, Tensor] | None:

@@ -109,8 +109,11 @@ class AttentionRecording:
 
     def clear(self) -> None:
         """Forget everything recorded so far; `for_hypothesis` needs the record of one search only."""
-        for records in (self.calls, self.gradient_calls, *self._tensors, self.omitted):
-            records.clear()
+        self.calls.clear()
+        self.gradient_calls.clear()
+        self.omitted.clear()
+        for tensors in self._tensors:
+            tensors.clear()
         if self.budget is not None:
             self.budget.reset()
 

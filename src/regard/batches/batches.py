@@ -48,10 +48,6 @@ class Batches:
         multiple = self.pad_to_multiple_of
         return sides if multiple == 1 else [np.minimum(-(-side // multiple) * multiple, side.max()) for side in sides]
 
-    def rows(self, epoch: int, index: int) -> np.ndarray:
-        """Return the rows of one batch that belong to this rank."""
-        return self.plan(epoch)[index][self.rank :: self.world_size]
-
     def batch(self, epoch: int, index: int) -> Batch:
         """Return this rank's shard of a batch."""
         batches, max_lengths = self._plan(epoch)

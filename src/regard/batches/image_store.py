@@ -19,8 +19,7 @@ from torch import Tensor
 
 from regard.batches.batch import Batch, Transform, to_device
 from regard.corpus.decode_image import ImageTransform, load_pixels
-from regard.corpus.examples import ImageExamples
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.files import cache_root, cached_folder
 

@@ -9,7 +9,7 @@ import torch
 
 from regard.batches.batch import Batch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import encoder_pair_inputs
+from regard.batches.rows import Rows, encoder_pair_inputs
 from regard.batches.token_store import TEXTS_PER_CALL
 from regard.corpus.examples import QuestionExamples
 from regard.errors import UserError
@@ -22,7 +22,7 @@ OUTSIDE = -1
 
 
 @dataclass
-class QuestionRows:
+class QuestionRows(Rows):
     """Questions, each with one window of its context; the labels are the first and the last token of the answer."""
 
     question: Ragged
@@ -73,12 +73,6 @@ class QuestionRows:
         context = self.context_of_question[question]
         return self.spans[self.context.offsets[context] : self.context.offsets[context + 1]]
 
-    def deterministic(self) -> "QuestionRows":
-        return self
-
-    def truncate(self, max_length: int) -> "QuestionRows":
-        return self
-
 
 def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max_length: int, stride: int) -> QuestionRows:
     """Cut every question's context into windows, so that a row has at most `max_length` positions.
@@ -101,15 +95,15 @@ def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max
         tokens = context_spans[context_of_question[number]]
         for first, last in window_bounds(len(tokens), available - len(question[number]), stride):
             rows.append((number, first, last, *_answer_in_window(tokens, answers, first, last)))
-    question_of_window, first, last, *answer = np.array(rows, np.int64).reshape(-1, 5).T
+    question_of_window, firsts, lasts, *answer = np.array(rows, np.int64).reshape(-1, 5).T
     return QuestionRows(
         question,
         context,
         spans,
         context_of_question,
         question_of_window,
-        first,
-        last,
+        firsts,
+        lasts,
         np.stack(answer, axis=1),
         tokenizer.special_tokens,
     )

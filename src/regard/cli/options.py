@@ -91,10 +91,10 @@ def load_for(
     if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     opened = load(run, device=device)
-    if not hasattr(opened, verb):
-        raise UserError(f"{run} {opened.does} (task = {opened.recipe.task!r}); it cannot {verb}")
-    if task is not None and not hasattr(opened, "prefixed"):
-        raise UserError(f"--task {task}: {run} {opened.does}, and has no other task; leave it out")
+    if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
+        raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+    if task is not None and opened.task.name != "text-to-text":
+        raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
@@ -104,7 +104,7 @@ def load_for(
 
 def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:
     """Return the texts with the prefix of a task, if one is given."""
-    return texts if task is None else opened.prefixed(texts, task)
+    return texts if task is None else opened._prefixed(texts, task)
 
 
 def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:

@@ -96,7 +96,7 @@ def show(
         raise UserError("no text to show: regard show RUN TEXT")
     if save is not None and choice.view in VIEWS_THAT_RUN:
         raise UserError(f"--save does not apply to --view {choice.view}; leave it out")
-    opened = load_for("align" if halting or choice.view == "beam" else "reading", run, device, task)
+    opened = load_for("align" if halting or choice.view == "beam" else "show", run, device, task)
     (text,) = with_task_prefix(opened, [text], task)
     if halting:
         if heads or layer or head:
@@ -108,7 +108,7 @@ def show(
         print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
     elif choice.view == "beam":
         print(show_beam_tree(opened, text, out=out, terminal=terminal))
-    elif plain and hasattr(opened, "align"):
+    elif plain and opened.task.explains == "translation":
         print(show_alignment(opened, text, choice, out=out, terminal=terminal))
     elif plain and not terminal and out is not None and reads_image(opened, text):
         print(show_image_attention(opened, text, choice, out))

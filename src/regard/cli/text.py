@@ -264,8 +264,8 @@ def embed(
     """Print vectors of texts, words or images."""
     opened = load_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}
-    if options and not hasattr(opened, "match"):
-        raise UserError(f"--as {read_as}: {run} {opened.does}, and nothing else; leave it out")
+    if options and "match" not in opened.task.verbs:
+        raise UserError(f"--as {read_as}: {run} {opened.task.does}, and nothing else; leave it out")
     if out is not None:
         from regard.show.word_similarity import draw_word_similarity
 

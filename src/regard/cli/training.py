@@ -53,7 +53,8 @@ def new(
     ] = None,
 ) -> None:
     """Print a starter recipe for your own data."""
-    from regard.tasks.starters import image_classification_recipe, starter_recipe
+    from regard.tasks import starter_recipe
+    from regard.tasks.starters.image_starters import image_classification_recipe
 
     if images is not None:
         print(image_classification_recipe(task, images), end="")
@@ -155,7 +156,7 @@ def evaluate(
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
-    results = evaluate_run(opened, source=source, reference=reference, task=task, gold=gold, save=opened.huggingface is None)
+    results = evaluate_run(opened, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None)
     write_card(opened)
     if as_json:
         for result in results:

@@ -73,7 +73,7 @@ def draw(
         return
     assert out is not None
     (found,) = opened.draw([text], number=1 if number is None else number, **settings)
-    for path, image in zip(write_images([image.picture for image in found], out), found):
+    for path, image in zip(write_images([image.image for image in found], out), found):
         print_json(file=str(path), score=round(image.score, 6)) if as_json else print(f"{path}\t{image.score:.4f}")
 
 
@@ -136,7 +136,9 @@ def match(
     Print every label with its probability, best first.
     """
     opened = load_for("match", run, device)
-    choices = opened.labels_from(labels)
+    from regard.tasks.contrastive import parse_labels
+
+    choices = parse_labels(labels)
     for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, choices, template or ["{}"])):
             if as_json:

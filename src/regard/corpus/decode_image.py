@@ -1,7 +1,7 @@
-"""One picture's bytes as pixels: PNG, JPEG or WebP through Pillow, brought to the size that all have.
+"""Decode images: PNG, JPEG or WebP bytes through Pillow to RGB pixels of one size.
 
-EXIF's turn is applied, what is transparent lies on white, grey, palettes and CMYK become RGB, 16 bits become the upper 8, and of
-a moving picture the first one counts. Anything else is refused by name, and so is what has more pixels than Pillow's limit.
+The EXIF orientation is applied, transparency is composed on white, grey, palettes and CMYK become RGB, 16 bits become 8,
+and of an animation the first frame counts. Anything else is refused by name, and so are images beyond Pillow's pixel limit.
 """
 
 import struct
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageOps
 
-from regard.corpus.image_bytes import ImageFile, printable
+from regard.corpus.examples import ImageFile
+from regard.corpus.lines import printable
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,17 +37,17 @@ DECODE_ERRORS = (
     struct.error,
     zlib.error,
 )
-"""What Pillow raises on files that are not what they should be."""
+"""What Pillow raises on malformed files."""
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # damaged EXIF and the like, in every thread
 
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """What every picture is brought to: height and width."""
+    """Resize and crop an image to a height and width."""
 
     size: tuple[int, int]
     resized: tuple[int, int]
-    """Before the middle is taken."""
+    """Height and width before the centre crop."""
     fit: str = "crop"
     resample: str = "bilinear"
 
@@ -55,36 +56,34 @@ class ImageTransform:
         return ImageTransform(data.height_width, data.resized, data.resize_mode, data.resample)
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """(H, W, 3). Resized and cut in one go, so that a very long picture never exists in full."""
+        """Return pixels (H, W, 3). Resizing and cropping are one step, so that a very long image is never resized in full."""
         (height, width), (tall, wide) = self.size, self.resized
         if self.fit == "crop":
             scale = max(tall / image.height, wide / image.width)
             tall, wide = max(tall, int(image.height * scale)), max(wide, int(image.width * scale))
         top, left = (tall - height) // 2, (wide - width) // 2
-        across, down = image.width / wide, image.height / tall  # pixels of theirs for one of ours
+        across, down = image.width / wide, image.height / tall  # input pixels per output pixel
         box = (left * across, top * down, min((left + width) * across, image.width), min((top + height) * down, image.height))
         return np.asarray(image.resize((width, height), Image.Resampling[self.resample.upper()], box=box))
 
 
-def load_pixels(picture: ImageFile | np.ndarray, frame: ImageTransform) -> np.ndarray:
-    """A picture brought to its frame: (H, W, 3)."""
-    return frame.apply(
-        Image.fromarray(picture) if isinstance(picture, np.ndarray) else decode_image(picture.read(), str(picture))
-    )
+def load_pixels(image: ImageFile | np.ndarray, transform: ImageTransform) -> np.ndarray:
+    """Return the transformed pixels (H, W, 3) of an image."""
+    return transform.apply(Image.fromarray(image) if isinstance(image, np.ndarray) else decode_image(image.read(), str(image)))
 
 
-def decode_image(data: bytes, name: str, most: int | None = None) -> Image.Image:
-    """The whole picture in RGB; one of more than `most` pixels is refused before it is read, and so is what Pillow refuses."""
+def decode_image(data: bytes, name: str, max_pixels: int | None = None) -> Image.Image:
+    """Return the whole image in RGB; refuse one of more than `max_pixels` before it is decoded, and what Pillow refuses."""
     try:
         opened = Image.open(BytesIO(data), formats=FORMATS)
         pixels, limit = opened.width * opened.height, Image.MAX_IMAGE_PIXELS
-        if most is not None and pixels > most:
-            raise UserError(f"{name} has {pixels:,} pixels, more than {most:,}; make it smaller")
+        if max_pixels is not None and pixels > max_pixels:
+            raise UserError(f"{name} has {pixels:,} pixels, more than {max_pixels:,}; make it smaller")
         if limit is not None and pixels > limit:
             raise Image.DecompressionBombError
         return to_rgb(ImageOps.exif_transpose(opened))
     except Image.UnidentifiedImageError:
-        raise UserError(f"{name} is not a PNG, JPEG or WebP picture; convert it, or leave it out") from None
+        raise UserError(f"{name} is not a PNG, JPEG or WebP image; convert it, or leave it out") from None
     except Image.DecompressionBombError:
         raise UserError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels, as a decompression bomb has; "
@@ -96,8 +95,8 @@ def decode_image(data: bytes, name: str, most: int | None = None) -> Image.Image
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """In RGB, eight bits each, on white."""
-    if image.mode.startswith("I"):  # 16 bits: Pillow would cut off, not scale
+    """Return an image in RGB with 8 bits per channel, transparency composed on white."""
+    if image.mode.startswith("I"):  # 16 bits: Pillow would clip, not scale
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")

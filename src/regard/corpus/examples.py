@@ -1,21 +1,60 @@
-"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences, questions, pictures. Each remembers whence it
-came."""
+"""Examples of every kind: sentence pairs, lines, labelled texts, tagged sentences, questions, images. Each knows its
+file and line."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from regard.corpus.image_bytes import ImageFile
+from regard.corpus.lines import printable
+from regard.errors import UserError
 from regard.worlds import bilingual
+
+MAX_IMAGE_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """Where the bytes of an image are: in a file of their own, or from `offset` on in a file with others."""
+
+    path: Path
+    name: str = ""
+    """The name inside the file."""
+    offset: int = 0
+    length: int | None = None
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}: {self.name}" if self.name else str(self.path))
+
+    def read(self) -> bytes:
+        try:
+            if self.path.is_dir():
+                raise UserError(f"{self} is a folder; give an image")
+            if self.path.exists() and not self.path.is_file():
+                raise UserError(f"{self} is not a regular file; give an image")
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(MAX_IMAGE_BYTES + 1 if self.length is None else min(self.length, MAX_IMAGE_BYTES + 1))
+        except FileNotFoundError:
+            raise UserError(f"no image {self}") from None
+        except OSError as error:
+            raise UserError(f"cannot read {self}: {error.strerror or error}") from None
+        except ValueError:
+            raise UserError(f"{self} is not the name of a file") from None
+        if len(data) > MAX_IMAGE_BYTES:
+            raise UserError(f"{self} has more than {MAX_IMAGE_BYTES:,} bytes; make it smaller, or leave it out")
+        if self.length is not None and len(data) < self.length:
+            raise UserError(f"{self} should have {self.length:,} bytes and has {len(data):,}; fetch the file again")
+        return data
 
 
 class Examples(Protocol):
-    """What every kind has."""
+    """What all kinds of examples have in common."""
 
     name: str
     lines: list[int]
@@ -28,15 +67,28 @@ class Examples(Protocol):
 
 
 class ExampleList:
-    """Examples held as lists of equal length, one a field."""
+    """Examples held as lists of equal length, one list per field."""
 
     name: str
     lines: list[int]
 
+    def __len__(self) -> int:
+        return len(self._first_field())
+
+    def keys(self) -> list[str]:
+        """Return what a held-out set must not share with the training set."""
+        return self._first_field()
+
+    def _first_field(self) -> list[Any]:
+        return getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
+
     def where(self, index: int) -> str:
+        """Return the file and line of an example, for a message."""
         return f"{self.name}:{self.lines[index]}" if self.lines else f"{self.name} example {index + 1}"
 
     def select(self, indices: Sequence[int]) -> Self:
+        """Return the examples with these indices."""
+
         def pick(values: Any) -> Any:
             return [values[i] for i in indices] if isinstance(values, list) and values else values
 
@@ -51,36 +103,29 @@ class SentencePairs(ExampleList):
     target: list[str]
     name: str = ""
     lines: list[int] = field(default_factory=list)
-    """The line each pair came from, counted from 1."""
+    """The line of each pair, counted from 1."""
     gold: list[bilingual.SentencePair] | None = None
-    """What a world knows of its pairs, alignments and antecedents; or a file, alignments alone."""
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def keys(self) -> list[str]:
-        """What a held-out set must not share with the training set."""
-        return self.source
+    """Gold annotations: alignments and antecedents of a world, or alignments of a file."""
 
     def texts(self) -> list[list[str]]:
-        """The text of each side."""
+        """Return the texts of each side."""
         return [self.source, self.target]
 
     def reversed(self) -> "SentencePairs":
-        """The other direction; what a world knows of its pairs holds for this one only."""
+        """Return the pairs in the other direction, without gold annotations, which hold for this one only."""
         return SentencePairs(self.target, self.source, self.name, self.lines)
 
 
 @dataclass
 class TaskPairs(SentencePairs):
-    """Pairs of one of several tasks; what says which it is stands before every source."""
+    """Pairs of one task of a mixture; every source starts with the task's prefix."""
 
     task: str = ""
 
 
 @dataclass
 class TaskMixture:
-    """The examples of several tasks, by name."""
+    """The examples of several tasks, by task name."""
 
     parts: dict[str, TaskPairs]
 
@@ -88,29 +133,23 @@ class TaskMixture:
         return sum(map(len, self.parts.values()))
 
     def texts(self) -> list[list[str]]:
-        """The text of each side, task after task."""
+        """Return the texts of each side, task after task."""
         return [list(chain.from_iterable(side)) for side in zip(*(pairs.texts() for pairs in self.parts.values()))]
 
 
 @dataclass
 class TextLines(ExampleList):
-    """Plain text, an example a line."""
+    """Plain text, one example per line."""
 
     text: list[str]
     name: str = ""
     lines: list[int] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return len(self.text)
-
-    def keys(self) -> list[str]:
-        return self.text
-
     def texts(self) -> list[list[str]]:
         return [self.text]
 
     def documents(self) -> list[int]:
-        """Which document each line belongs to: lines that follow one another in a file, without an empty line between them."""
+        """Return the document of each line: consecutive lines of a file without an empty line between them."""
         if not self.lines:
             return [0] * len(self.text)
         found = [0]
@@ -128,10 +167,7 @@ class LabelledTexts(ExampleList):
     name: str = ""
     lines: list[int] = field(default_factory=list)
     text_pair: list[str] = field(default_factory=list)
-    """The other text of each pair; none where texts are judged alone."""
-
-    def __len__(self) -> int:
-        return len(self.text)
+    """The second text of each pair; empty for single texts."""
 
     def keys(self) -> list[str]:
         return [f"{one}\t{other}" for one, other in zip(self.text, self.text_pair)] if self.text_pair else self.text
@@ -140,7 +176,7 @@ class LabelledTexts(ExampleList):
         return [self.text + self.text_pair]
 
     def labels(self) -> list[str]:
-        return distinct(self.label)
+        return sorted(set(self.label))
 
 
 @dataclass
@@ -152,9 +188,6 @@ class TaggedSentences(ExampleList):
     name: str = ""
     lines: list[int] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return len(self.words)
-
     def keys(self) -> list[str]:
         return [" ".join(words) for words in self.words]
 
@@ -162,12 +195,12 @@ class TaggedSentences(ExampleList):
         return [self.keys()]
 
     def labels(self) -> list[str]:
-        return distinct(tag for tags in self.tags for tag in tags)
+        return sorted({tag for tags in self.tags for tag in tags})
 
 
 @dataclass
 class QuestionExamples(ExampleList):
-    """Questions, each with the context that answers it, and where in it the answers stand (from, to); none where it does not."""
+    """Questions with their contexts, and the character spans (from, to) of the answers; none if unanswerable."""
 
     question: list[str]
     context: list[str]
@@ -175,10 +208,7 @@ class QuestionExamples(ExampleList):
     name: str = ""
     lines: list[int] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
-    """How a message names each: by file and line, or by file and the question's id."""
-
-    def __len__(self) -> int:
-        return len(self.question)
+    """The name of each in messages: file and line, or file and question id."""
 
     def where(self, index: int) -> str:
         return self.places[index] if self.places else super().where(index)
@@ -190,40 +220,37 @@ class QuestionExamples(ExampleList):
         return [[*self.question, *dict.fromkeys(self.context)]]
 
     def answer_texts(self) -> list[list[str]]:
-        """The answers of each question as text."""
+        """Return the answers of each question as text."""
         return [[context[start:end] for start, end in spans] for context, spans in zip(self.context, self.answers)]
 
 
 @dataclass
 class ImageExamples(ExampleList):
-    """Pictures, each with a label, with captions, or with both."""
+    """Images, each with a label, captions, or both."""
 
     images: list[ImageFile | np.ndarray]
-    """The places of their bytes, or the pixels themselves (H, W, 3) where a world draws them."""
+    """The location of each image's bytes, or its pixels (H, W, 3) if a world renders it."""
     name: str = ""
     lines: list[int] = field(default_factory=list)
-    """The line that names each, 0 where none does."""
+    """The line that names each image, 0 if none does."""
     label: list[str] = field(default_factory=list)
     captions: list[list[str]] = field(default_factory=list)
     gold: list[Any] = field(default_factory=list)
-    """What a world knows of each."""
-
-    def __len__(self) -> int:
-        return len(self.images)
+    """The world's annotations of each image."""
 
     def where(self, index: int) -> str:
-        picture = self.images[index]
-        return str(picture) if isinstance(picture, ImageFile) else super().where(index)
+        image = self.images[index]
+        return str(image) if isinstance(image, ImageFile) else super().where(index)
 
     def select(self, indices: Sequence[int]) -> "ImageExamples":
         chosen = super().select(indices)
-        if "digests" in self.__dict__:  # known: not read again
+        if "digests" in self.__dict__:  # computed already: do not read the files again
             chosen.digests = [self.digests[i] for i in indices]
         return chosen
 
     @cached_property
     def digests(self) -> list[str]:
-        """What each picture is, whatever it is called."""
+        """The SHA-256 of each image, whatever its name."""
         return [
             hashlib.sha256(one.read() if isinstance(one, ImageFile) else f"{one.shape}".encode() + one.tobytes()).hexdigest()
             for one in self.images
@@ -236,8 +263,4 @@ class ImageExamples(ExampleList):
         return [[caption for captions in self.captions for caption in captions]]
 
     def labels(self) -> list[str]:
-        return distinct(self.label)
-
-
-def distinct(labels: Iterable[str]) -> list[str]:
-    return sorted(set(labels))
+        return sorted(set(self.label))

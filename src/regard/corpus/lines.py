@@ -1,7 +1,7 @@
 """Lines of text from plain, .gz or .xz files.
 
 Lines end at LF; CRLF counts as LF, a BOM is dropped, the last newline may be missing, U+2028 is an ordinary character.
-Invalid UTF-8, UTF-16, NUL, a CR inside a line and lines that are none are refused by file and line, without reading on.
+Invalid UTF-8, UTF-16, NUL, a CR inside a line and overlong lines are refused with file and line, without reading on.
 """
 
 import gzip
@@ -18,24 +18,26 @@ BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MAX_LINE_BYTES = 4 * 2**20
 MAX_JSON_BYTES = 2**30
-"""A whole .json file may stand on one line."""
+"""A whole .json file may be one line."""
 MAX_EXPANSION = 100
-"""Text shrinks to a third or a tenth; what expands more than this many times, and beyond the size below, was made to."""
+"""Text compresses to a third or a tenth; a file that expands more than this, and beyond the size below, is refused."""
 MIN_EXPANSION_BYTES = 8 * 2**20
+MAX_NAME_LENGTH = 200
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a file; an empty file is a mistake."""
+    """Return all lines of a file; refuse an empty file."""
     lines = list(iterate_lines(path))
     if not lines:
         raise UserError(f"{path} is empty")
     return lines
 
 
-def iterate_lines(path: Path, *, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
-    with open_binary(path) as file:
+def iterate_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """Yield the lines of a file, each of at most `max_bytes`."""
+    with _open_binary(path) as file:
         try:
-            for number, raw in enumerate(raw_lines(file, path, longest), start=1):
+            for number, raw in enumerate(_raw_lines(file, path, max_bytes), start=1):
                 yield decode_line(raw, path, number)
         except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
             raise UserError(f"{path} is not a whole {path.suffix} file ({error}); fetch or compress it again") from None
@@ -43,15 +45,15 @@ def iterate_lines(path: Path, *, longest: int = MAX_LINE_BYTES) -> Iterator[str]
             raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def raw_lines(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
-    """Lines, with never more than one of them in memory, and that of a bounded length."""
-    most = max(MIN_EXPANSION_BYTES, MAX_EXPANSION * path.stat().st_size)
+def _raw_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[bytes]:
+    """Yield lines, with one of them in memory at a time."""
+    limit = max(MIN_EXPANSION_BYTES, MAX_EXPANSION * path.stat().st_size)
     number = read = 0
-    while raw := file.readline(longest + 1):
+    while raw := file.readline(max_bytes + 1):
         number, read = number + 1, read + len(raw)
-        if len(raw) > longest:
-            raise UserError(f"{path}:{number} is longer than {longest:,} bytes; break it into lines, if it is text at all")
-        if read > most:
+        if len(raw) > max_bytes:
+            raise UserError(f"{path}:{number} is longer than {max_bytes:,} bytes; break it into lines, if it is text at all")
+        if read > limit:
             raise UserError(
                 f"{path} expands to more than {MAX_EXPANSION} times its size, as a decompression bomb does; "
                 "decompress it yourself, if you trust it"
@@ -59,7 +61,7 @@ def raw_lines(file: BinaryIO, path: Path, longest: int) -> Iterator[bytes]:
         yield raw
 
 
-def open_binary(path: Path) -> BinaryIO:
+def _open_binary(path: Path) -> BinaryIO:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -82,6 +84,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:
+    """Return a line without its end, decoded; refuse anything but UTF-8 text."""
     if number == 1:
         if raw.startswith(UTF16):
             raise UserError(f"{path}:1 is UTF-16; save the file as UTF-8")
@@ -95,3 +98,8 @@ def decode_line(raw: bytes, path: Path, number: int) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}:{number} is not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
+
+
+def printable(name: str) -> str:
+    """Return a name of unknown origin on one line, for a message."""
+    return "".join(char if char.isprintable() else "?" for char in name)[:MAX_NAME_LENGTH]

@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regard.corpus.image_bytes import printable
-from regard.corpus.lines import iterate_lines
+from regard.corpus.lines import iterate_lines, printable
 from regard.errors import UserError
 
 Row = tuple[int, list[str]]
@@ -13,12 +12,13 @@ Row = tuple[int, list[str]]
 
 
 def file_kind(path: Path) -> str:
+    """Return the suffix of a file, below .gz or .xz."""
     return Path(path.stem).suffix if path.suffix in (".gz", ".xz") else path.suffix
 
 
 def table_rows(path: Path, columns: Sequence[int | str], setting: str, *, lists: Sequence[int | str] = ()) -> Iterator[Row]:
-    """A .jsonl by the names of its fields, anything else as a .tsv by numbers or by the names in its first line. Fields among
-    `lists` may be lists of texts, each of which is then a cell."""
+    """Yield the chosen cells of each row: of a .jsonl by field name, of anything else as a .tsv by column number or the names in
+    its first line. Fields among `lists` may be lists of texts, each of which is then a cell."""
     if file_kind(path) == ".jsonl":
         return jsonl_rows(path, columns, setting, lists)
     return tsv_rows(path, columns, setting)
@@ -29,7 +29,7 @@ def tsv_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator
     chosen = [column for column in columns if isinstance(column, int)]
     if len(chosen) < len(columns):
         header = next(rows, (1, ""))[1].split("\t")
-        chosen = [column_index(column, header, path, setting) for column in columns]
+        chosen = [_column_index(column, header, path, setting) for column in columns]
     for number, line in rows:
         cells = line.split("\t")
         if len(cells) <= max(chosen):
@@ -37,7 +37,7 @@ def tsv_rows(path: Path, columns: Sequence[int | str], setting: str) -> Iterator
         yield number, [cells[column] for column in chosen]
 
 
-def column_index(column: int | str, header: list[str], path: Path, setting: str) -> int:
+def _column_index(column: int | str, header: list[str], path: Path, setting: str) -> int:
     if isinstance(column, int):
         return column
     if column not in header:
@@ -64,11 +64,12 @@ def jsonl_rows(path: Path, names: Sequence[int | str], setting: str, lists: Sequ
 
 
 def is_natural_number(cell: str) -> bool:
-    """Whether a cell is a whole number that a file may mean."""
+    """Return whether a cell is a whole number of at most 18 digits."""
     return cell.isascii() and cell.isdecimal() and len(cell) < 19
 
 
 def require_unicode(text: str, place: str, name: int | str) -> str:
+    """Return the text; refuse lone surrogates, which JSON can hold and UTF-8 cannot."""
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise UserError(f"{place} has half a character (a lone surrogate) in {name!r}; write the file again as UTF-8")
+        raise UserError(f"{place} has a lone surrogate (half a character) in {name!r}; write the file again as UTF-8")
     return text

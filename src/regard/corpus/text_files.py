@@ -1,20 +1,20 @@
-"""Text in one language: plain, labelled, tagged."""
+"""Text files to examples: plain, labelled and tagged text, and parallel text (two aligned files, one .tsv, or one .jsonl)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from regard.corpus.examples import LabelledTexts, TaggedSentences, TextLines
-from regard.corpus.lines import iterate_lines
-from regard.corpus.table import table_rows
+from regard.corpus.examples import LabelledTexts, SentencePairs, TaggedSentences, TextLines
+from regard.corpus.lines import iterate_lines, read_lines
+from regard.corpus.table import Row, file_kind, jsonl_rows, table_rows, tsv_rows
 from regard.errors import UserError
 
 
 def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_empty: bool = False) -> TextLines:
-    """The lines of plain text files, or a column of .tsv or .jsonl files, one file after another; empty ones only where they
-    belong to the text."""
+    """Read the lines of plain text files, or a column of .tsv or .jsonl files, one file after another; empty lines only with
+    `keep_empty`."""
     found = TextLines([], ", ".join(map(str, files)))
     for path in files:
-        for number, line in text_lines(path, column):
+        for number, line in _text_lines(path, column):
             if keep_empty or line.strip():
                 found.text.append(line if keep_empty else line.strip())
                 found.lines.append(number)
@@ -23,7 +23,7 @@ def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_em
     return found
 
 
-def text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]]:
+def _text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]]:
     if column is None:
         return enumerate(iterate_lines(path), start=1)
     return ((number, cells[0]) for number, cells in table_rows(path, [column], "data.column"))
@@ -32,7 +32,7 @@ def text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]
 def read_labelled(
     files: Sequence[Path], *, text: int | str = 0, text_pair: int | str | None = None, label: int | str = 1
 ) -> LabelledTexts:
-    """Texts, or pairs of them, with their labels from .tsv or .jsonl files."""
+    """Read texts, or pairs of them, with their labels from .tsv or .jsonl files."""
     found = LabelledTexts([], [], ", ".join(map(str, files)))
     columns = {"data.text": text, "data.text_pair": text_pair, "data.label": label}
     chosen = {setting: column for setting, column in columns.items() if column is not None}
@@ -51,17 +51,17 @@ def read_labelled(
 
 
 def read_tagged(files: Sequence[Path], *, word: int = 0, tag: int = -1) -> TaggedSentences:
-    """Sentences as CoNLL has them: a word and its tag a line, in columns; an empty line between sentences; # begins a comment
-    before a sentence."""
+    """Read sentences in CoNLL format: one word and its tag per line, in columns; an empty line between sentences; # starts a
+    comment before a sentence."""
     found = TaggedSentences([], [], ", ".join(map(str, files)))
     for path in files:
-        add_sentences(found, path, enumerate([*iterate_lines(path), ""], start=1), word, tag)
+        _add_sentences(found, path, enumerate([*iterate_lines(path), ""], start=1), word, tag)
     if not found.words:
         raise UserError(f"{found.name} has no tagged sentences")
     return found
 
 
-def add_sentences(found: TaggedSentences, path: Path, lines: Iterable[tuple[int, str]], word: int, tag: int) -> None:
+def _add_sentences(found: TaggedSentences, path: Path, lines: Iterable[tuple[int, str]], word: int, tag: int) -> None:
     words: list[str] = []
     tags: list[str] = []
     for number, line in lines:
@@ -82,3 +82,51 @@ def add_sentences(found: TaggedSentences, path: Path, lines: Iterable[tuple[int,
             )
         words.append("".join(cells[word].split()))
         tags.append(cells[tag].strip())
+
+
+def read_pairs(
+    files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1), fields: Sequence[str] = ("source", "target")
+) -> SentencePairs:
+    """Read pairs from two aligned files (source, target) or one .tsv or .jsonl file; skip pairs that are empty on both sides.
+
+    Of more than two columns, the last is the target, and the source is the others joined by tabs.
+    """
+    if len(columns) > 2 and len(files) == 1:
+        rows = table_rows(files[0], columns, "columns")
+    elif len(files) == 2 and len(columns) == 2:
+        rows = _aligned_rows(*files)
+    elif len(files) == 1 and file_kind(files[0]) == ".jsonl":
+        rows = jsonl_rows(files[0], fields, "data.fields")
+    elif len(files) == 1 and file_kind(files[0]) == ".tsv":
+        rows = tsv_rows(files[0], columns, "data.columns")
+    else:
+        raise UserError(
+            f"{', '.join(map(str, files))}: give two aligned files (source, target), or one .tsv or .jsonl (.gz and .xz too)"
+        )
+    return _collect_pairs(rows, files)
+
+
+def _collect_pairs(rows: Iterable[Row], files: Sequence[Path]) -> SentencePairs:
+    pairs = SentencePairs([], [], str(files[0]))
+    for line, cells in rows:
+        *sources, target = (cell.strip() for cell in cells)
+        if any((*sources, target)) and not all((*sources, target)):
+            side = "source" if target else "target"
+            raise UserError(f"{files[0]}:{line} has an empty {side} side; remove the pair, or check that the lines are aligned")
+        if target:
+            pairs.source.append("\t".join(text.replace("\t", " ") for text in sources) if len(sources) > 1 else sources[0])
+            pairs.target.append(target)
+            pairs.lines.append(line)
+    if not pairs.source:
+        raise UserError(f"{files[0]} has no sentence pairs")
+    return pairs
+
+
+def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources):,} lines but {target} has {len(targets):,}; "
+            "line n of one must translate line n of the other"
+        )
+    return ((number, [s, t]) for number, (s, t) in enumerate(zip(sources, targets), start=1))

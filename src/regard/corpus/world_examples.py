@@ -22,12 +22,12 @@ from regard.recipe import (
 from regard.worlds import algorithms, bilingual, shapes
 
 UNALIGNED = "–"
-"""The tag of a word that nothing is aligned with."""
+"""The tag of an unaligned word."""
 
 
 def world_examples(data: Data, split: str, number: int) -> Any:
-    """Translation pairs; sentences; words tagged with what they become in German; sentences with an "it" labelled with its
-    German gender, or paired with it; words to be found again in the German sentence; pictures."""
+    """Generate examples of the kind that the task needs: translation pairs; sentences; words tagged with their translation;
+    sentences with an "it" labelled or paired with its German gender; words to find in the German sentence; images."""
     world = data.world
     if isinstance(world, ShapesWorld):
         return shape_examples(data, world, split, number)
@@ -38,75 +38,75 @@ def world_examples(data: Data, split: str, number: int) -> Any:
     gold = bilingual.generate(number, world.seed, level=world.level, split=split, pronoun_fraction=share)
     match data:
         case TaskData(kind="classify"):
-            return SentencePairs([pair.source for pair in gold], genders(gold), name)
+            return SentencePairs([pair.source for pair in gold], _genders(gold), name)
         case PairData():
             return SentencePairs([pair.source for pair in gold], [pair.target for pair in gold], name, gold=gold)
         case TextData():
-            return text_lines(gold, data.language, name)
+            return _text_lines(gold, data.language, name)
         case TaggedData():
-            return TaggedSentences([pair.source.split() for pair in gold], [glosses(pair) for pair in gold], name)
+            return TaggedSentences([pair.source.split() for pair in gold], [_glosses(pair) for pair in gold], name)
         case LabelledData():
-            return LabelledTexts([pair.source for pair in gold], genders(gold), name)
+            return LabelledTexts([pair.source for pair in gold], _genders(gold), name)
         case QuestionData():
-            return question_examples(gold, data.unanswerable, name)
+            return _question_examples(gold, data.unanswerable, name)
 
 
 def shape_examples(data: Data, world: ShapesWorld, split: str, number: int) -> ImageExamples:
-    """Pictures with labels or with captions, and what is known of each."""
+    """Generate images with labels or captions, and their annotations."""
     assert isinstance(data, BaseImageData)
     gold = shapes.generate(number, world.seed, split=split, size=data.height_width[0], shapes=world.shapes)
-    found = ImageExamples([picture.pixels() for picture in gold], f"world {world.kind} {split}", gold=gold)
+    found = ImageExamples([image.pixels() for image in gold], f"world {world.kind} {split}", gold=gold)
     if isinstance(data, LabelledImageData):
-        return replace(found, label=[picture.label(data.label_attribute) for picture in gold])
-    return replace(found, captions=[[caption.text for caption in picture.captions] for picture in gold])
+        return replace(found, label=[image.label(data.label_attribute) for image in gold])
+    return replace(found, captions=[[caption.text for caption in image.captions] for image in gold])
 
 
-def genders(gold: list[bilingual.SentencePair]) -> list[str]:
-    """Of what each "it" stands for."""
+def _genders(gold: list[bilingual.SentencePair]) -> list[str]:
+    """Return the gender of each antecedent of "it"."""
     return [bilingual.PRONOUN_GENDER[pair.pronouns[0].form] for pair in gold]
 
 
 def algorithm_examples(world: AlgorithmWorld, split: str, number: int, shortest: int, longest: int) -> SentencePairs:
-    """Sources of these lengths, and what the algorithm makes of them."""
+    """Generate sources of these lengths and the algorithm's outputs."""
     pairs = algorithms.generate(world.kind, number, world.seed, shortest=shortest, longest=longest, split=split)
     return SentencePairs([pair.source for pair in pairs], [pair.target for pair in pairs], f"world {world.kind} {split}")
 
 
-def text_lines(gold: list[bilingual.SentencePair], language: str, name: str) -> TextLines:
-    """Sentences in one language; in both, each is followed by its translation, and the two are a document."""
+def _text_lines(gold: list[bilingual.SentencePair], language: str, name: str) -> TextLines:
+    """Return sentences in one language; in both, each is followed by its translation, and the two are one document."""
     if language != "both":
         return TextLines([pair.source if language == "source" else pair.target for pair in gold], name)
     numbers = [3 * i + side for i in range(len(gold)) for side in (1, 2)]
     return TextLines([text for pair in gold for text in (pair.source, pair.target)], name, numbers)
 
 
-def glosses(pair: bilingual.SentencePair) -> list[str]:
-    """The German word that each English word is aligned with, the first if there are several: "the" is der, die, das …"""
+def _glosses(pair: bilingual.SentencePair) -> list[str]:
+    """Return the German word that each English word is aligned with, the first of several: "the" is der, die, das …"""
     target = pair.target.split()
     found = dict(reversed(pair.alignment))
     return [target[found[i]].strip(".,").lower() if i in found else UNALIGNED for i in range(len(pair.source.split()))]
 
 
-def question_examples(gold: list[bilingual.SentencePair], unanswerable: bool, name: str) -> QuestionExamples:
-    """What has become of an English word in the German sentence? Where some are to have no answer, a third of the words are those
-    of another sentence, and neither they nor what became of them stand here."""
+def _question_examples(gold: list[bilingual.SentencePair], unanswerable: bool, name: str) -> QuestionExamples:
+    """Ask for the translation of an English word in the German sentence. With `unanswerable`, a third of the words are
+    from another sentence, and neither they nor their translations occur here."""
     found = QuestionExamples([], [], [], name)
-    asked = [unique_aligned_words(pair) for pair in gold]
-    for number, (pair, words) in enumerate(zip(gold, asked)):
+    candidates = [unique_aligned_words(pair) for pair in gold]
+    for number, (pair, words) in enumerate(zip(gold, candidates)):
         if not words:
             continue
         word, (start, end) = words[int(rng.hash64(number)) % len(words)]
-        others = asked[number - 1] if unanswerable and number % 3 == 0 else []
-        spoken = bare_words(pair.source) | bare_words(pair.target)
-        strange = [other for other, (a, b) in others if not ({other} | bare_words(gold[number - 1].target[a:b])) & spoken]
-        found.question.append(strange[0] if strange else word)
+        others = candidates[number - 1] if unanswerable and number % 3 == 0 else []
+        present = _bare_words(pair.source) | _bare_words(pair.target)
+        absent = [other for other, (a, b) in others if not ({other} | _bare_words(gold[number - 1].target[a:b])) & present]
+        found.question.append(absent[0] if absent else word)
         found.context.append(pair.target)
-        found.answers.append([] if strange else [(start, end)])
+        found.answers.append([] if absent else [(start, end)])
     return found
 
 
 def unique_aligned_words(pair: bilingual.SentencePair) -> list[tuple[str, tuple[int, int]]]:
-    """The English words that stand once in a sentence and have become words side by side in German; and where these stand."""
+    """Return the English words that occur once and are aligned with adjacent German words, and the characters of these."""
     source, target = [word.strip(".,").lower() for word in pair.source.split()], pair.target.split()
     starts = [0]
     for word in target:
@@ -119,5 +119,5 @@ def unique_aligned_words(pair: bilingual.SentencePair) -> list[tuple[str, tuple[
     return found
 
 
-def bare_words(text: str) -> set[str]:
+def _bare_words(text: str) -> set[str]:
     return {word.strip(".,").lower() for word in text.split()}

@@ -145,11 +145,8 @@ def decode_all(
     else:
         with single_threaded_pool(workers) as pool:
             list(pool.map(decode_batch, batches))
-    return results if distributed.world_size() == 1 else _exchange(results)
-
-
-def _exchange(results: list[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
-    """Return the results of all ranks."""
+    if distributed.world_size() == 1:
+        return results
     merged = distributed.merge_shards([None if found is None else [asdict(one) for one in found] for found in results])
     return [[Hypothesis(**one) for one in found] for found in merged]
 

@@ -209,10 +209,7 @@ def _find_captured(
     def build(buffers: Sequence[Tensor]) -> CapturableDecoding:
         *own_inputs, own_limits = buffers[: len(parts) + 1]
         own_prefix = None if prefix is None else buffers[-1]
-        choose_captured = choose
-        if isinstance(choose, Sampler):  # a captured step may not compute its keys on the host
-            own_keys = buffers[len(parts) + 1]
-            choose_captured = partial(_sample_with_keys, choose, own_keys)
+        captured_choose = choose.with_keys(buffers[len(parts) + 1]) if isinstance(choose, Sampler) else choose
         start = partial(
             DecodingBatch,
             proxy(model),
@@ -221,13 +218,9 @@ def _find_captured(
             special_tokens=special_tokens,
             longest=longest,
         )
-        return CapturableDecoding(start, own_limits, choose_captured)
+        return CapturableDecoding(start, own_limits, captured_choose)
 
     return cache.find(longest, (special_tokens, sampling, prefix is None), tensors, build), tensors
-
-
-def _sample_with_keys(sampler: Sampler, keys: Tensor, log_p: Tensor, rows: Tensor, step: int) -> Tensor:
-    return sampler.sample(log_p, keys[:, step])
 
 
 def _replay_steps(captured: CudaGraphSearch, tensors: Sequence[Tensor], limits: Tensor) -> Iterator[DecodingStep]:

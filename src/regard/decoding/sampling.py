@@ -53,6 +53,10 @@ class Sampler:
         """Return the 64-bit random key of each row in a step."""
         return rng.hash64(self.seed, rows if self.sequence_ids is None else self.sequence_ids[rows], step).view(np.int64)
 
+    def with_keys(self, keys: Tensor) -> ChooseToken:
+        """Return this sampler with the keys of all steps (rows, L) given, for a CUDA graph, which cannot compute on the host."""
+        return lambda log_p, rows, step: self.sample(log_p, keys[:, step])
+
     def sample(self, log_p: Tensor, keys: Tensor) -> Tensor:
         """Sample tokens (rows,) from log p (rows, V) with the key of each row (rows,)."""
         log_p, tokens = self._candidates(log_p / self.temperature)

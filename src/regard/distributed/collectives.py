@@ -30,10 +30,10 @@ def all_reduce_sum(x: Summable) -> Summable:
         if isinstance(x, torch.Tensor):
             tensor = x.clone()
             dist.all_reduce(tensor)
-            return tensor
+            return tensor  # type: ignore[return-value]
         array = np.array(x)
         dist.all_reduce(torch.from_numpy(array))
-        return array if isinstance(x, np.ndarray) else array.item()
+        return array if isinstance(x, np.ndarray) else array.item()  # type: ignore[return-value]
 
 
 def all_reduce_max(x: int) -> int:
@@ -116,7 +116,8 @@ def merge_shards(items: Sequence[Item | None]) -> list[Item]:
     if world_size() == 1:
         return list(items)  # type: ignore[arg-type]
     merged: list[Any] = [None] * len(items)
-    for entries in all_gather([[index, item] for index, item in enumerate(items) if item is not None]):
+    own: list[Any] = [[index, item] for index, item in enumerate(items) if item is not None]
+    for entries in all_gather(own):
         for index, item in entries:
             merged[index] = item
     return merged

@@ -165,7 +165,7 @@ def shard_like(full: Tensor, like: Tensor) -> Tensor:
 
     return distribute_tensor(
         full.to(like.device),
-        like.device_mesh,
+        like.device_mesh,  # type: ignore[attr-defined]
         like.placements,  # type: ignore[attr-defined]
         src_data_rank=None,
     )

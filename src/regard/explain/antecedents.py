@@ -187,7 +187,7 @@ def control_heads(known: Mapping[HeadId, Sequence[bool]], heads: Sequence[HeadId
 def translate_without(run: TranslateRun, pairs: Sequence[bilingual.SentencePair], heads: Sequence[HeadId]) -> list[str]:
     """Translate the sources with some heads ablated."""
     with ablate_heads(run.model, heads):
-        return [found.text for found in run.best([pair.source for pair in pairs])]
+        return [found.text for found in run._best([pair.source for pair in pairs])]
 
 
 def pronouns_correct(pairs: Sequence[bilingual.SentencePair], translations: Sequence[str]) -> list[bool]:
@@ -209,7 +209,7 @@ def pronoun_examples(run: TranslateRun, examples: SentencePairs, number: int) ->
     """Yield up to `number` pairs that have an "it", spread over the set."""
     pairs = examples.select([index for index, pair in enumerate(examples.gold or []) if pair.pronouns])
     pairs = pairs.select(range(0, len(pairs), max(1, -(-len(pairs) // number))))
-    rows = run.evaluation_rows(pairs)
+    rows = run._evaluation_rows(pairs)
     for row, pair in enumerate(pairs.gold or []):
         inputs, (it,) = rows.batch(np.array([row]), 0, 0).to(run.device).inputs, pair.pronouns
         source, target, labels = word_indices(run, inputs, pair)
@@ -240,7 +240,7 @@ def word_indices(
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the word index of each token, -1 for special tokens: of the source, of the target, and of the labels (the target
     shifted by one)."""
-    prefix, suffix = [-1] * len(run.special_tokens.prefix), [-1] * len(run.special_tokens.suffix)
+    prefix, suffix = [-1] * len(run._special_tokens.prefix), [-1] * len(run._special_tokens.suffix)
     source, target = (tokenizer.encode_words([text])[0][1] for tokenizer, text in zip(run.tokenizers, (pair.source, pair.target)))
     source, target = source[: inputs["source"].size(1) - len(prefix) - len(suffix)], target[: inputs["target"].size(1) - 1]
     return [*prefix, *source, *suffix], [-1, *target], [*target, -1]

@@ -28,9 +28,8 @@ from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
-from regard.tasks.classify import ClassifyRun
-from regard.tasks.images import ClassifyImagesRun, ImageRun
-from regard.tasks.language import LanguageRun
+from regard.tasks.classify_images import ClassifyImagesRun
+from regard.tasks.shared.images import patch_grid
 from regard.tasks.translate import TranslateRun
 from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
@@ -115,8 +114,8 @@ def explain_heads(
         raise UserError(f"{run.folder}: a model without attention has no heads")
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
-    images = isinstance(run, ClassifyImagesRun)
-    rows = run.encode(examples) if images else run.evaluation_rows(examples)
+    images = run.task.explains == "image_label"
+    rows = run._encode(examples) if images else run._evaluation_rows(examples)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -130,7 +129,7 @@ def explain_heads(
     targets = [
         selected.target
         for index, pair in enumerate(known)
-        if pair.pronouns and isinstance(run, TranslateRun)
+        if pair.pronouns and run.task.explains == "translation"
         for selected in aligned_word_outputs(run, pair, index)
     ]
 
@@ -155,7 +154,7 @@ def select_antecedent_head(run: Run, data: str, examples: Any, number: int) -> A
     def has_pronouns(found: Any) -> bool:
         return isinstance(found, SentencePairs) and any(pair.pronouns for pair in found.gold or [])
 
-    if not isinstance(run, TranslateRun) or not has_pronouns(examples):
+    if run.task.explains != "translation" or not has_pronouns(examples):
         return None
     for name, found in {"valid": run.data.valid, **run.data.tests}.items():
         if name != data and has_pronouns(found):
@@ -165,25 +164,25 @@ def select_antecedent_head(run: Run, data: str, examples: Any, number: int) -> A
 
 def fill_references(run: Run, examples: Any) -> Any:
     """Return the examples with references; where there are none, with the run's own outputs."""
-    if isinstance(run, ImageRun):
-        if not isinstance(run, ClassifyImagesRun):
-            raise UserError(f"{run.folder} {run.does}; among runs that read images, --heads is for those that classify them")
+    if "image" in run.task.reads:
+        if run.task.explains != "image_label":
+            raise UserError(f"{run.folder} {run.task.does}; among runs that read images, --heads is for those that classify them")
         predicted = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
         return replace(examples, label=predicted)
-    if isinstance(run, LanguageRun) or not isinstance(examples, TextLines):
+    if run.task.decoder_only or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
-    if isinstance(run, TranslateRun):
-        return SentencePairs(examples.text, [found.text for found in run.best(examples.text)], examples.name, examples.lines)
-    if isinstance(run, ClassifyRun):
+    if run.task.explains == "translation":
+        return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
+    if run.task.explains == "label":
         labels = [found[0].label for found in run.classify(examples.text)]
         return LabelledTexts(examples.text, labels, examples.name, lines=examples.lines)
-    raise UserError(f"{run.folder} {run.does}; --heads is for runs that classify texts, translate or generate text")
+    raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
 
 
 def sentence_relations(run: Run, rows: Any, examples: Any) -> ModelExamples:
     """Yield the model inputs and the relations of each text, those that a world knows among them."""
-    special = {*run.special_tokens.prefix, *run.special_tokens.suffix, run.special_tokens.bos, run.special_tokens.eos}
+    special = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
         relations = {
@@ -191,7 +190,7 @@ def sentence_relations(run: Run, rows: Any, examples: Any) -> ModelExamples:
             for side in ("source", "target")
             if side in inputs
         }
-        if isinstance(run, TranslateRun):
+        if run.task.explains == "translation":
             add_cross_relations(run, inputs, examples.gold[index] if examples.gold else None, relations)
         yield inputs, relations
 
@@ -201,9 +200,9 @@ def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) 
     for index in range(len(rows)):
         named: list[int] = []
         if examples.gold and (boxes := boxes_with_label(examples.gold[index].scene, examples.label[index])):
-            named = sorted(patches_in_boxes(boxes, examples.gold[index], run.grid)["box"].correct)
+            named = sorted(patches_in_boxes(boxes, examples.gold[index], patch_grid(run))["box"].correct)
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
-        yield inputs, {"target": patch_relations(run.grid, run.recipe.model.prefix_tokens, named)}
+        yield inputs, {"target": patch_relations(patch_grid(run), run.recipe.model.prefix_tokens, named)}
 
 
 def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:

@@ -24,34 +24,37 @@ from regard.explain.selection import (
 )
 from regard.explain.target import ImageTarget, ImageTextTarget, patch_indices
 from regard.scoring import box_coverage
+from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
+from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.images import ClassifyImagesRun, ImageInput, ImageRun
+from regard.tasks.shared.images import ImageInput, patch_grid, pooled_positions
 from regard.worlds import shapes
 
 
-def image_output(run: ImageRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
+def image_output(run: Run, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
     """Return the selected output for one image."""
-    if isinstance(run, ClassifyImagesRun):
+    if run.task.explains == "image_label":
         return image_label_output(run, image, selection)
-    if isinstance(run, ContrastiveRun):
+    if run.task.explains == "similarity":
         return similarity_output(run, image, selection)
-    assert isinstance(run, CaptionRun)
     return caption_word_output(run, image, selection)
 
 
 def image_label_output(run: ClassifyImagesRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    label = -1 if selection.label is None else label_index("class", selection.label, run.numbers)
+    label = -1 if selection.label is None else label_index("class", selection.label, run.labels)
     inputs, patches, shown = image_inputs(run, image)
-    target = with_predicted_output(ImageTarget(run.model, inputs, "pixels", output=label, pooled=run.pooled, **patches))
+    target = with_predicted_output(
+        ImageTarget(run.model, inputs, "pixels", output=label, pooled=pooled_positions(run), **patches)
+    )
     other = selection.against
     return ExplainedOutput(
         target,
         patch_names(shown),
         f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
         image=shown,
-        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
+        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
     )
 
 
@@ -59,14 +62,14 @@ def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputS
     selection.refuse(run, but="text", cure="use --text with a text to compare the image with")
     texts = [text for text in (selection.fits, selection.against) if text is not None]
     if selection.fits is None:
-        raise UserError(f"which text? {run.folder} {run.does}; add --text 'a red circle'")
+        raise UserError(f"which text? {run.folder} {run.task.does}; add --text 'a red circle'")
     if not all(text.strip() for text in texts):
         raise UserError("an image has no similarity to an empty text; describe what it might show")
     pixels, patches, shown = image_inputs(run, image)
-    encoded = encoder_inputs(Ragged.from_rows(run.ids(texts)), run.special_tokens)
+    encoded = encoder_inputs(Ragged.from_rows(run._ids(texts)), run._special_tokens)
     inputs = {**pixels, **{name: part.to(run.device) for name, part in encoded.items()}}
     return ExplainedOutput(
-        ImageTextTarget(run.model, inputs, "pixels", output=0, pooled=run.pooled, **patches),
+        ImageTextTarget(run.model, inputs, "pixels", output=0, pooled=pooled_positions(run), **patches),
         patch_names(shown),
         f"the similarity to {selection.fits!r}",
         image=shown,
@@ -80,12 +83,12 @@ def caption_word_output(
     """Return the first token of a word of the run's own caption, or of a reference."""
     selection.refuse(run, but="word", cure="use --word with a word of its caption, or its number")
     inputs, patches, shown = image_inputs(run, image)
-    caption = run.tell(shown.pixels[None])[0][0].tokens if reference is None else reference
+    caption = run._caption_pixels(shown.pixels[None])[0][0].tokens if reference is None else reference
     tokenizer = run.tokenizers[0]
     words, word_ids = tokenizer.decode([caption])[0].split(), tokenizer.word_ids(caption)
     chosen = word_index(selection.word, words, "caption")
     step = word_ids.index(chosen)
-    inputs["target"] = torch.tensor([[run.special_tokens.bos, *caption[:step]]], device=run.device)
+    inputs["target"] = torch.tensor([[run._special_tokens.bos, *caption[:step]]], device=run.device)
     other = selection.against
     return ExplainedOutput(
         ImageTarget(run.model, inputs, "pixels", output=caption[step], step=step, **patches),
@@ -96,18 +99,18 @@ def caption_word_output(
     )
 
 
-def image_inputs(run: ImageRun, image: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
+def image_inputs(run: Run, image: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
     """Return the normalized pixels of an image, the arguments of ImageTarget on its patches, and the image to show."""
-    encoder, settings = run.eye
-    raw = run.unlabelled([image]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
-    pixels, grid = encoder.normalize(raw), run.grid
+    encoder, settings = run._image_encoder
+    raw = run._images.rows([image]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
+    pixels, grid = encoder.normalize(raw), patch_grid(run)
     patch = getattr(settings, "patch_size", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
-    offset = 0 if isinstance(run, CaptionRun) else settings.prefix_tokens  # a decoder does not attend to prefix tokens
+    offset = 0 if run.task.explains == "caption" else settings.prefix_tokens  # a decoder does not attend to prefix tokens
     patches = dict(
         positions=torch.arange(grid[0] * grid[1], device=run.device) + offset,
         replacement=pixels[0].mean((1, 2)),
-        patch_of_pixel=patch_indices(run.frame.size, grid, sides),
+        patch_of_pixel=patch_indices(run._images.size, grid, sides),
     )
     return {"pixels": pixels}, patches, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
 
@@ -121,28 +124,27 @@ def patch_names(image: ExplainedImage) -> list[str]:
 
 
 def image_outputs(
-    run: ImageRun, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
+    run: Run, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
 ) -> Iterator[ExplainedOutput]:
     """Yield one output for each chosen image: a label, the similarity to its caption, or a random word of it, with the patches
     that show it where a world knows them. Outputs that would be compared with themselves are skipped."""
     for index in chosen:
         image, gold = examples.images[index], examples.gold[index] if examples.gold else None
-        if isinstance(run, ClassifyImagesRun):
+        if run.task.explains == "image_label":
             selected = image_label_output(run, image, selection)
             boxes = () if gold is None else boxes_with_label(gold.scene, run.labels[selected.target.output])
-        elif isinstance(run, ContrastiveRun):
+        elif run.task.explains == "similarity":
             if not examples.captions:
                 raise UserError(f"{examples.name} has no captions to compare its images with")
             selected = similarity_output(run, image, replace(selection, fits=examples.captions[index][0]))
             boxes = () if gold is None else tuple(box for phrase in gold.captions[0].phrases for box in phrase.boxes)
         else:
-            assert isinstance(run, CaptionRun)
             found = caption_example_output(run, image, gold, index, selection)
             if found is None:
                 continue
             selected, boxes = found
         if not selected.is_compared_with_itself:
-            yield replace(selected, truth=patches_in_boxes(boxes, gold, run.grid) if boxes else {})
+            yield replace(selected, truth=patches_in_boxes(boxes, gold, patch_grid(run)) if boxes else {})
 
 
 def caption_example_output(
@@ -151,13 +153,13 @@ def caption_example_output(
     """Return a word of the run's own caption; where a world knows what its caption names, one of its nouns, and the boxes."""
     tokenizer = run.tokenizers[0]
     if gold is None:
-        tokens = run.tell(run.seen([image]))[0][0].tokens
+        tokens = run._caption_pixels(run._images.decode([image]))[0][0].tokens
         words = [word for word in dict.fromkeys(tokenizer.word_ids(tokens)) if word >= 0]
         if not words:
             return None
         return caption_word_output(run, image, replace(selection, word=str(pick(words, index) + 1)), tokens), ()
     caption = gold.captions[0]
-    tokens = tokenizer.encode([caption.text])[0][: run.longest - 1]
+    tokens = tokenizer.encode([caption.text])[0][: run._max_positions - 1]
     present = set(tokenizer.word_ids(tokens))
     phrases = [phrase for phrase in caption.phrases if phrase.end - 1 in present]
     if not phrases:

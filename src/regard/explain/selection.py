@@ -31,7 +31,7 @@ class OutputSelection:
         """Refuse the options that the run has no use for: all but one."""
         for name, value in (("class", self.label), ("word", self.word), ("text", self.fits)):
             if value is not None and name != but:
-                raise UserError(f"--{name} {value}: {run.folder} {run.does}; {cure}")
+                raise UserError(f"--{name} {value}: {run.folder} {run.task.does}; {cure}")
 
 
 PREDICTED = OutputSelection()
@@ -71,11 +71,11 @@ def with_predicted_output(target: AttributionTarget) -> AttributionTarget:
         return replace(target, output=int(target.scores(target.input)[0].argmax()))
 
 
-def label_index(option: str, label: str, numbers: dict[str, int]) -> int:
-    if label not in numbers:
-        shown = ", ".join(list(numbers)[:8]) + (" …" if len(numbers) > 8 else "")
+def label_index(option: str, label: str, labels: Sequence[str]) -> int:
+    if label not in labels:
+        shown = ", ".join(labels[:8]) + (" …" if len(labels) > 8 else "")
         raise UserError(f"--{option} {label}: no such label; use one of: {shown}")
-    return numbers[label]
+    return labels.index(label)
 
 
 def word_index(word: str | None, words: Sequence[str], what: str = "translation") -> int:

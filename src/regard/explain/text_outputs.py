@@ -13,9 +13,8 @@ from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
-from regard.corpus.pairs import read_pairs
 from regard.corpus.table import file_kind
-from regard.corpus.text_files import read_labelled, read_text
+from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain.faithfulness import GroundTruth
 from regard.explain.image_outputs import image_output, image_outputs
@@ -31,33 +30,35 @@ from regard.explain.selection import (
 )
 from regard.explain.target import AttributionTarget, TextTarget
 from regard.tasks.base import Run
-from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
-from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.gold import attach_gold_alignments
-from regard.tasks.images import ClassifyImagesRun, ImageRun
 from regard.tasks.language import LanguageRun
+from regard.tasks.shared.gold import attach_gold_alignments
+from regard.tasks.shared.images import ImageInput
+from regard.tasks.shared.labels import pair_rows, single_rows
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
 NOT_EXPLAINED = (
-    "{run.folder} {run.does}; explanations are for labels of texts and images, words of translations and captions, next words, "
+    "{run.folder} {run.task.does}; explanations are for labels of texts and images, words of translations and captions, "
+    "next words, "
     "and the similarity of an image to a text"
 )
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+def select_output(run: Run, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
     """Return the output for a text or an image: the run's prediction, or the selected one."""
-    if isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+    if run.task.explains is not None and "image" in run.task.reads:
         return image_output(run, given, selection)
-    if isinstance(run, ClassifyRun):
+    if not isinstance(given, str):
+        raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
+    if run.task.explains == "label":
         return label_output(run, given, selection)
-    if isinstance(run, TranslateRun | LanguageRun):
+    if run.task.explains in ("translation", "next_token"):
         selection.refuse(run, but="word", cure="use --word")
-        if isinstance(run, TranslateRun):
+        if run.task.explains == "translation":
             return translation_output(run, given, selection)
         return next_token_output(run, given, selection)
     raise UserError(NOT_EXPLAINED.format(run=run))
@@ -65,10 +66,10 @@ def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) 
 
 def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
-    output = -1 if selection.label is None else label_index("class", selection.label, run.numbers)
-    special = run.special_tokens
-    paired = run.recipe.data.text_pair is not None if run.huggingface is None else "\t" in text
-    rows: Any = run.pairs({0: text}) if paired else run.singles({0: text})
+    output = -1 if selection.label is None else label_index("class", selection.label, run.labels)
+    special = run._special_tokens
+    paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
+    rows: Any = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
     end = inputs["source"].size(1) - len(special.suffix)
     if isinstance(rows, PairClassificationRows):
@@ -82,7 +83,7 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
         target,
         tokens,
         f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
-        against=None if other is None else (label_index("against", other, run.numbers), f"the label {other!r}"),
+        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
     )
 
 
@@ -90,11 +91,11 @@ def translation_output(
     run: TranslateRun, text: str, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
     """Return the first token of a word of the run's own translation, or of a reference."""
-    (source,) = run.ids([text])
+    (source,) = run._ids([text])
     if not source:
         raise UserError("there is nothing to explain in an empty text")
-    tokenizer, special = run.tokenizers[1], run.special_tokens
-    translation = run.best([text])[0].tokens if reference is None else reference
+    tokenizer, special = run.tokenizers[1], run._special_tokens
+    translation = run._best([text])[0].tokens if reference is None else reference
     words, word_ids = tokenizer.decode([translation])[0].split(), tokenizer.word_ids(translation)
     chosen = word_index(selection.word, words)
     if chosen not in word_ids:
@@ -117,7 +118,7 @@ def translation_output(
 
 def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     """Return the next token after a text: the predicted one, or the first of the selected word."""
-    ids, tokenizer = run.begun([text])[0], run.tokenizers[0]
+    ids, tokenizer = run._encode_prompts([text])[0], run.tokenizers[0]
 
     def next_token(option: str, word: str) -> int:
         longer, prompt = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
@@ -125,7 +126,7 @@ def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -
         return longer[len(prompt)] if continues else first_token_id(option, word, tokenizer)
 
     output = -1 if selection.word is None else next_token("word", selection.word)
-    special = (run.special_tokens.bos, run.special_tokens.eos)
+    special = (run._special_tokens.bos, run._special_tokens.eos)
     positions = [position for position, token in enumerate(ids) if token not in special]
     inputs = {"target": torch.tensor([ids], device=run.device)}
     target, tokens = text_target(run, inputs, "target", positions, output, len(ids) - 1)
@@ -171,24 +172,24 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     A file has labelled texts or pairs (.tsv, .jsonl), or a text per line, with its translations in `reference`; for images, a
     folder or whatever a recipe may name. Pairs may have a `gold` alignment."""
     path, settings = Path(data), run.recipe.data
-    if (reference is not None or gold is not None) and not isinstance(run, TranslateRun):
-        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.does}")
-    if isinstance(run, ImageRun) and path.exists():
-        return read_images([path], captions=settings.captions if isinstance(run, ContrastiveRun) else None, path=settings.path)
+    if (reference is not None or gold is not None) and run.task.explains != "translation":
+        raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
+    if "image" in run.task.reads and path.exists():
+        return read_images([path], captions=settings.captions if run.task.explains == "similarity" else None, path=settings.path)
     if path.is_file():
         table = file_kind(path) in (".tsv", ".jsonl")
-        if isinstance(run, TranslateRun) and (table or reference is not None):
+        if run.task.explains == "translation" and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
             raise UserError("--gold aligns the words of a text and its translation: add --reference, or use --data FILE.tsv")
-        if isinstance(run, ClassifyRun) and run.huggingface is None and table:
+        if run.task.explains == "label" and run._huggingface is None and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
         raise UserError(f"--data {data}: --reference and --gold need a file of source sentences")
     own: dict[str, Any] = {}
-    if run.huggingface is None:
+    if run._huggingface is None:
         valid = run.data.valid
         mixed = isinstance(valid, TaskMixture)
         own = {f"valid/{name}": part for name, part in valid.parts.items()} if mixed else {"valid": valid}
@@ -201,25 +202,25 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
 def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
-    if isinstance(examples, ImageExamples) and isinstance(run, ClassifyImagesRun | ContrastiveRun | CaptionRun):
+    if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, selection)
         return
     for index in chosen:
-        if isinstance(examples, SentencePairs) and examples.gold is not None and isinstance(run, TranslateRun):
+        if isinstance(examples, SentencePairs) and examples.gold is not None and run.task.explains == "translation":
             yield from aligned_word_outputs(run, examples.gold[index], index, selection)
-        elif isinstance(run, TranslateRun):
+        elif run.task.explains == "translation":
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
-            translation = run.best([text])[0].tokens
-            words = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
-            if words and run.ids([text])[0]:
-                yield translation_output(run, text, replace(selection, word=str(pick(words, index) + 1)), translation)
+            translation = run._best([text])[0].tokens
+            word_ids = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
+            if word_ids and run._ids([text])[0]:
+                yield translation_output(run, text, replace(selection, word=str(pick(word_ids, index) + 1)), translation)
         elif isinstance(examples, LabelledTexts):
             selected = select_output(run, examples.keys()[index], selection)
             if not selected.is_compared_with_itself:
                 yield selected
         elif isinstance(examples, TextLines):
             words = examples.text[index].split()
-            if not isinstance(run, LanguageRun):
+            if not run.task.decoder_only:
                 yield select_output(run, examples.text[index], selection)
             elif len(words) > 1:
                 yield select_output(run, " ".join(words[:-1]), selection)
@@ -232,7 +233,7 @@ def aligned_word_outputs(
 ) -> Iterator[ExplainedOutput]:
     """Yield the translation of each "it" in a world's reference with its antecedent; without an "it", one aligned word."""
     most = run.recipe.model.max_length - 1
-    source_words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run.ids([pair.source])[0])]
+    source_words = run.tokenizers[0].encode_words([pair.source])[0][1][: len(run._ids([pair.source])[0])]
     reference, target_words = (part[:most] for part in run.tokenizers[1].encode_words([pair.target])[0])
     linked = sorted({t for _, t in pair.alignment if t in target_words})
 

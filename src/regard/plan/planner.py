@@ -19,33 +19,19 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
-from regard.models.registry import MODELS
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.flops import Component, ComponentTotal, count_components, record_conv_grids, total_cost
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
-from regard.recipe import (
-    CLIPS,
-    DECODERS,
-    ENCODERS,
-    PRESETS,
-    VITS,
-    CaptionRecipe,
-    ClassifyImagesRecipe,
-    ContrastiveRecipe,
-    ImageCodesRecipe,
-    Recipe,
-    TextToImageRecipe,
-    apply_override,
-    build_recipe,
-    read_recipe,
-)
+from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, BaseImageData, Recipe, apply_override
+from regard.tasks import build_recipe, read_recipe, recipe_task
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data are given; WMT sentences have about as many. A single text has its maximal length."""
 TYPICAL_LENGTHS = (TYPICAL_LENGTH, TYPICAL_LENGTH)
-PAIR_TASKS = ("translate", "text-to-text")
+IMAGE_AND_TEXT = ("similarity", "caption")
+"""The explained outputs of tasks whose models read an image and a text."""
 
 GPT3_BATCH_TOKENS = {
     "125m": 0.5e6,
@@ -238,7 +224,11 @@ def plan_recipe(
     notes: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of a recipe with these vocabulary sizes."""
-    if recipe.task in PAIR_TASKS and recipe.model.tie in ("all", "embeddings") and vocabulary[0] != vocabulary[1]:
+    if (
+        recipe_task(recipe).explains == "translation"
+        and recipe.model.tie in ("all", "embeddings")
+        and vocabulary[0] != vocabulary[1]
+    ):
         raise UserError(
             f"vocabularies {_format_sizes(vocabulary)} differ, but model.tie = {recipe.model.tie!r} shares one: "
             "set model.tie = 'target'"
@@ -254,65 +244,27 @@ def plan_recipe(
 
 def _input_lengths(recipe: Recipe, lengths: tuple[int, int]) -> tuple[tuple[int, int], str]:
     """Return the lengths of source and target for a recipe, and a note on what is assumed."""
-    if recipe.task in PAIR_TASKS:
-        return lengths, f"sentences of {lengths[0]} source and {lengths[1]} target tokens assumed"
-    image_text = isinstance(recipe, ContrastiveRecipe | CaptionRecipe)
-    if isinstance(recipe, ContrastiveRecipe):
-        lengths = recipe.model.image.length(recipe.data.height_width), recipe.model.max_length
-    elif isinstance(recipe, CaptionRecipe):
-        lengths = recipe.model.encoder.length(recipe.data.height_width), lengths[1]
-    elif isinstance(recipe, ClassifyImagesRecipe | ImageCodesRecipe):
-        lengths = (recipe.model.length(recipe.data.height_width),) * 2
-    elif isinstance(recipe, TextToImageRecipe):
-        lengths = (recipe.model.text_length + _image_codes_recipe(recipe).model.length(recipe.data.height_width),) * 2
-    else:
-        longest = max(lengths) if lengths != TYPICAL_LENGTHS else recipe.model.max_length
-        return (longest, longest), f"texts of {longest} tokens assumed"
+    task = recipe_task(recipe)
+    found = task.lengths(recipe, None if lengths == TYPICAL_LENGTHS else lengths)
+    if task.explains == "translation":
+        return found, f"sentences of {found[0]} source and {found[1]} target tokens assumed"
+    if not isinstance(recipe.data, BaseImageData):
+        return found, f"texts of {found[0]} tokens assumed"
     height, width = recipe.data.height_width
-    texts = f", and texts of {lengths[1]} tokens assumed" if image_text else ""
-    return lengths, f"images of {height} × {width} pixels, {lengths[0]} positions{texts}"
+    texts = f", and texts of {found[1]} tokens assumed" if task.explains in IMAGE_AND_TEXT else ""
+    return found, f"images of {height} × {width} pixels, {found[0]} positions{texts}"
 
 
 def build_on_meta(recipe: Recipe, vocabulary: tuple[int, int]) -> nn.Module:
     """Return the recipe's model on the meta device: shapes without memory."""
     if getattr(recipe.model, "features", None) is not None:
         raise UserError("model.features: the features come from another run; plan that one, and this recipe without them")
+    task = recipe_task(recipe)
     with torch.device("meta"):
-        model: nn.Module = MODELS[recipe.task][recipe.model.kind](
-            recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize
-        )
-    if isinstance(recipe, ContrastiveRecipe | CaptionRecipe):
+        model = task.build(recipe.model, *task.model_sizes(recipe, vocabulary), recipe.train.regularize)
+    if task.explains in IMAGE_AND_TEXT:
         record_conv_grids(model, recipe.data.height_width)
     return model
-
-
-def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
-    """Return what a model is built with besides its settings: the sizes of its input and output."""
-    outputs: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys((*PAIR_TASKS, "span-corruption"), vocabulary[1:]),
-        "classify": (2,),
-        "regress": (1,),
-        "tag": (2,),
-    }
-    if isinstance(recipe, ClassifyImagesRecipe | ContrastiveRecipe | CaptionRecipe):
-        return recipe.data.height_width, vocabulary[0]
-    if isinstance(recipe, ImageCodesRecipe):
-        return (recipe.data.height_width,)
-    if isinstance(recipe, TextToImageRecipe):
-        codes = _image_codes_recipe(recipe)
-        return vocabulary[0], codes.model.codebook_size, codes.model.grid(recipe.data.height_width)
-    return vocabulary[:1] + outputs.get(recipe.task, ())
-
-
-def _image_codes_recipe(recipe: TextToImageRecipe) -> Recipe:
-    """Return the recipe of the image codes that a text-to-image model generates."""
-    path = Path(recipe.model.image_codes.run, "recipe.toml")
-    if not path.is_file():
-        raise UserError(
-            f"model.image_codes.run = '{recipe.model.image_codes.run}' does not exist, and the number of codes per image "
-            "depends on it; train it first"
-        )
-    return read_recipe(path)
 
 
 def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
@@ -325,20 +277,20 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
         recipe = build_recipe(_apply_overrides(settings, overrides), name=f"preset {what}")
         sizes = _target_vocabulary(recipe)
-        if isinstance(recipe, ClassifyImagesRecipe):
+        if recipe_task(recipe).explains == "image_label":
             return f"{what} (preset)", recipe, sizes, _vocabulary_notes(recipe)
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "by default"
         joint = " joint" if recipe.task == "translate" else ""
         per_batch = (
             f"{recipe.train.images_per_batch:,} pairs"
-            if isinstance(recipe, ContrastiveRecipe)
+            if recipe_task(recipe).explains == "similarity"
             else f"{recipe.train.tokens_per_batch:,} tokens"
         )
         notes = [f"vocabulary {_format_sizes(sizes)}{joint}, {why}", f"{recipe.train.steps:,} steps of {per_batch}, {why}"]
         return f"{what} (preset)", recipe, sizes, notes
     path = Path(what)
     if (path / "recipe.toml").is_file():
-        inside = [f"model.image_codes.run={path / 'codes'}"] if (path / "codes" / "recipe.toml").is_file() else []
+        inside = [f"model.image_codes.run={path / 'image_codes'}"] if (path / "image_codes" / "recipe.toml").is_file() else []
         return str(path), read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
     if not path.exists() and not path.suffix:
         raise UserError(
@@ -372,15 +324,15 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
 
 def _target_vocabulary(recipe: Recipe) -> tuple[int, int]:
     """Return the vocabulary sizes that a recipe aims at."""
-    if isinstance(recipe, ImageCodesRecipe):
+    if hasattr(recipe.model, "codebook_size"):
         return recipe.model.codebook_size, recipe.model.codebook_size
-    return (IMAGENET_LABELS,) * 2 if isinstance(recipe, ClassifyImagesRecipe) else (recipe.tokens.size, recipe.tokens.size)
+    return (IMAGENET_LABELS,) * 2 if recipe_task(recipe).explains == "image_label" else (recipe.tokens.size, recipe.tokens.size)
 
 
 def _vocabulary_notes(recipe: Recipe) -> list[str]:
-    if isinstance(recipe, ClassifyImagesRecipe):
+    if recipe_task(recipe).explains == "image_label":
         return [f"{IMAGENET_LABELS:,} labels assumed"]
-    if isinstance(recipe, ImageCodesRecipe):
+    if hasattr(recipe.model, "codebook_size"):
         return [f"a codebook of {recipe.model.codebook_size:,} codes"]
     kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
     kind = f" {kind}" if recipe.task == "translate" else ""

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.batches.batch import Batch
-from regard.models.registry import MODELS
+from regard.hardware import choose_device
 from regard.plan.memory import training_memory
-from regard.plan.planner import Plan, build_on_meta, model_sizes
+from regard.plan.planner import Plan, build_on_meta
 from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
-from regard.run.environment import choose_device
-from regard.run.load import run_class
-from regard.tasks.base import Run
+from regard.tasks import recipe_task
+from regard.tasks.base import Task
 from regard.training.cuda_graphs import side_stream
 from regard.training.loop import Trainer
 from regard.training.losses import CrossEntropy
@@ -62,7 +61,7 @@ def examples_per_batch(plan: Plan) -> int:
 def rows_that_fit(plan: Plan, machine: DeviceSpeed, precision: str, memory: float) -> int:
     """Return how many examples to measure with: a whole batch if time and memory allow; 0 where a step cannot be measured."""
     recipe, batch = plan.recipe, examples_per_batch(plan)
-    if run_class(recipe).objective is not Run.objective:  # its labels cannot be random numbers
+    if recipe_task(recipe).loss is not Task.loss:  # its labels cannot be random numbers
         return 0
     flops = plan.flops_per_step / recipe.train.gradient_accumulation_steps
     rows = min(batch, max(1, round(batch * MAX_STEP_SECONDS / machine.seconds(flops))))
@@ -108,9 +107,8 @@ def time_steps(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Re
 def _build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], object]:
     torch.manual_seed(0)
     with torch.device(device):
-        model = MODELS[recipe.task][recipe.model.kind](
-            recipe.model, *model_sizes(recipe, plan.vocabulary), recipe.train.regularize
-        )
+        task = recipe_task(recipe)
+        model = task.build(recipe.model, *task.model_sizes(recipe, plan.vocabulary), recipe.train.regularize)
         batch = _random_batch(model, recipe, rows, plan)
     trainer = Trainer(
         model,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from regard.errors import UserError
 from regard.plan.planner import TYPICAL_LENGTH, plan_recipe, run_vocabulary
-from regard.recipe import read_recipe
+from regard.tasks import read_recipe
 
 
 class PublishedSystem(NamedTuple):

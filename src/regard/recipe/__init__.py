@@ -1,8 +1,17 @@
-"""A recipe: a TOML file turned into frozen, checked settings. Everything a run does follows from it.
+"""Recipes: TOML turned into frozen, checked settings. Everything a run does follows from its recipe.
 
-`docs/settings.md` is generated from the types and docstrings of this folder.
+`docs/settings.md` is generated from the types and docstrings of this folder and of `tasks/`.
 """
 
+from regard.recipe.base import (
+    Answering,
+    Masking,
+    Recipe,
+    SpanCorruption,
+    require_encoder,
+    require_fixed_split,
+    require_patches,
+)
 from regard.recipe.captioner import CaptionModel, LstmDecoderModel, TransformerDecoderModel
 from regard.recipe.data import (
     AlgorithmWorld,
@@ -19,7 +28,14 @@ from regard.recipe.data import (
     TokenSettings,
 )
 from regard.recipe.image_encoders import CnnEncoderModel, EfficientNetEncoderModel, PatchesEncoderModel
-from regard.recipe.image_text import CLIPS, ClipModel, ContrastiveTraining, ImageTextData, ImageTowerModel, TextTowerModel
+from regard.recipe.image_text import (
+    CLIPS,
+    ClipModel,
+    ContrastiveTraining,
+    ImageTextData,
+    ImageTowerModel,
+    TextTowerModel,
+)
 from regard.recipe.images import (
     VITS,
     AugmentSettings,
@@ -32,33 +48,20 @@ from regard.recipe.images import (
     VitModel,
 )
 from regard.recipe.model import PRESETS, Model, PositionSettings, RecurrentModel, TransformerModel, UniversalModel
-from regard.recipe.parse import apply_override, build_recipe, parse_recipe, read_recipe
-from regard.recipe.recipes import (
-    RECIPES,
-    RECIPES_BY_KIND,
-    Answering,
-    AnswerRecipe,
-    CaptionRecipe,
-    ClassifyImagesRecipe,
-    ClassifyRecipe,
-    ContrastiveRecipe,
-    ImageCodesRecipe,
-    LanguageRecipe,
-    MaskedRecipe,
-    Masking,
-    Recipe,
-    SpanCorruption,
-    SpanCorruptionRecipe,
-    TagRecipe,
-    TextToImageRecipe,
-    TextToTextRecipe,
-    TranslateRecipe,
+from regard.recipe.parse import apply_override, parse_settings, read_settings, validate_recipe
+from regard.recipe.recurrent import (
+    ContextualFeatures,
+    ElmoModel,
+    LanguageModel,
+    RecurrentDecoderModel,
+    RecurrentEncoderModel,
+    TextEncoderModel,
+    WordVectors,
 )
-from regard.recipe.recurrent import ContextualFeatures, ElmoModel, RecurrentDecoderModel, RecurrentEncoderModel, WordVectors
 from regard.recipe.settings import Settings, allowed_kinds, settings_in
 from regard.recipe.stacks import DECODERS, ENCODERS, DecoderModel, EncoderModel
 from regard.recipe.task_mixture import TaskData, TasksData
-from regard.recipe.text_to_image import DalleModel, DvaeModel, ImageCodesSource
+from regard.recipe.text_to_image import DalleModel, DvaeModel, ImageCodesSource, ImageSampling
 from regard.recipe.training import (
     DecodeSettings,
     InitFrom,
@@ -74,25 +77,18 @@ __all__ = [
     "DECODERS",
     "ENCODERS",
     "PRESETS",
-    "RECIPES",
-    "RECIPES_BY_KIND",
     "VITS",
     "AlgorithmWorld",
-    "AnswerRecipe",
     "Answering",
     "AugmentSettings",
     "BaseData",
     "BaseImageData",
     "BilingualWorld",
     "CaptionModel",
-    "CaptionRecipe",
     "CaptionedImageData",
-    "ClassifyImagesRecipe",
-    "ClassifyRecipe",
     "ClipModel",
     "CnnEncoderModel",
     "ContextualFeatures",
-    "ContrastiveRecipe",
     "ContrastiveTraining",
     "DalleModel",
     "Data",
@@ -103,17 +99,16 @@ __all__ = [
     "ElmoModel",
     "EncoderModel",
     "GridPositionSettings",
-    "ImageCodesRecipe",
     "ImageCodesSource",
+    "ImageSampling",
     "ImageTextData",
     "ImageTowerModel",
     "ImageTraining",
     "InitFrom",
     "LabelledData",
     "LabelledImageData",
-    "LanguageRecipe",
+    "LanguageModel",
     "LstmDecoderModel",
-    "MaskedRecipe",
     "Masking",
     "Model",
     "OptimizerSettings",
@@ -132,28 +127,27 @@ __all__ = [
     "Settings",
     "ShapesWorld",
     "SpanCorruption",
-    "SpanCorruptionRecipe",
-    "TagRecipe",
     "TaggedData",
     "TaskData",
     "TasksData",
     "TextData",
-    "TextToImageRecipe",
-    "TextToTextRecipe",
+    "TextEncoderModel",
     "TextTowerModel",
     "TextTraining",
     "TokenSettings",
     "Training",
     "TransformerDecoderModel",
     "TransformerModel",
-    "TranslateRecipe",
     "UniversalModel",
     "VitModel",
     "WordVectors",
     "allowed_kinds",
     "apply_override",
-    "build_recipe",
-    "parse_recipe",
-    "read_recipe",
+    "parse_settings",
+    "read_settings",
+    "require_encoder",
+    "require_fixed_split",
+    "require_patches",
     "settings_in",
+    "validate_recipe",
 ]

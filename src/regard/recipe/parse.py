@@ -1,4 +1,4 @@
-"""A recipe's TOML file, read and checked. What is wrong is a `UserError` naming the setting, the value and the cure."""
+"""Recipes in TOML, read and checked. An error names the setting, the value and the cure."""
 
 import difflib
 import tomllib
@@ -10,24 +10,42 @@ from typing import Any, Union, get_origin
 from pydantic import ValidationError
 
 from regard.errors import UserError
-from regard.recipe.recipes import RECIPES, RECIPES_BY_KIND, Recipe
+from regard.recipe.base import Recipe
 from regard.recipe.settings import Settings, allowed_kinds, settings_in
 
-LARGEST = 2**20
-"""Bytes of a recipe."""
-LONGEST_VALUE = 200
+MAX_BYTES = 2**20
+MAX_SHOWN = 200
+FORMER_NAMES = {
+    "begin": "init_from",
+    "codes": "codebook_size",
+    "crop": "crop_padding",
+    "down": "downsampling",
+    "of": "candidates",
+    "graphs": "cuda_graphs",
+    "parts": "modules",
+    "rank": "reranker",
+    "second": "text_pair",
+    "share": "fraction",
+    "kept": "unchanged_fraction",
+    "space": "projection_width",
+    "deviation": "std",
+    "fit": "resize_mode",
+    "halves": "sines_first",
+    "word_switch": "switchout",
+}
+"""Settings that difflib would not match to their present name, for "did you mean" alone."""
 
 
-def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
-    """The recipe in a TOML file, with `a.b=c` overrides applied."""
+def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the nested settings of a TOML file, with `a.b=c` overrides applied."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is {'a folder' if path.is_dir() else 'no file'}, not a recipe; give the .toml file")
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise UserError(f"{path} has more than {LARGEST:,} bytes; that is not a recipe")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UserError(f"{path} has more than {MAX_BYTES:,} bytes; that is not a recipe")
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(
@@ -37,26 +55,22 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         raise UserError(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read the recipe {path}: {error}") from None
-    return parse_recipe(text, overrides, name=str(path))
+    return parse_settings(text, overrides, name=str(path))
 
 
-def parse_recipe(text: str, overrides: list[str] | None = None, *, name: str = "recipe") -> Recipe:
+def parse_settings(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> dict[str, Any]:
+    """Return the nested settings of a TOML text, with `a.b=c` overrides applied."""
     try:
         settings = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid TOML: {error}") from None
-    for override in overrides or []:
+    for override in overrides:
         apply_override(settings, override)
-    return build_recipe(settings, name=name)
+    return settings
 
 
-def build_recipe(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
-    task = settings.get("task", "translate")
-    if not isinstance(task, str) or task not in RECIPES:
-        raise UserError(f"{name}: task = {task!r}: should be {' or '.join(RECIPES)}")
-    model = settings.get("model")
-    kind = str(model.get("kind")) if isinstance(model, dict) else ""
-    recipe = RECIPES_BY_KIND.get((task, kind), RECIPES[task])
+def validate_recipe(recipe: type[Recipe], settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+    """Return the recipe of this type with these settings, or raise the first problem in one line."""
     try:
         return recipe.model_validate(settings)
     except ValidationError as error:
@@ -64,11 +78,11 @@ def build_recipe(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
 
 
 def apply_override(settings: dict[str, Any], override: str) -> None:
-    """Set `a.b=c` in nested settings; c is read as TOML, or as a plain string where it is none."""
+    """Set `a.b=c` in nested settings; c is read as TOML, or as a plain string if it is none."""
     path, equals, value = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise UserError(f"--set {override!r} is not of the form part.setting=value, such as train.steps=2000")
+        raise UserError(f"--set {override!r} is not of the form section.setting=value, such as train.steps=2000")
     try:
         parsed = tomllib.loads(f"value = {value.strip()}")["value"]
     except (ValueError, RecursionError):
@@ -76,61 +90,65 @@ def apply_override(settings: dict[str, Any], override: str) -> None:
     for key in keys[:-1]:
         settings = settings.setdefault(key, {})
         if not isinstance(settings, dict):
-            raise UserError(f"--set {override!r}: {key} is a value, not a part with settings")
+            raise UserError(f"--set {override!r}: {key} is a value, not a section with settings")
     settings[keys[-1]] = parsed
 
 
 def describe_error(error: ValidationError, recipe: type[Recipe]) -> str:
-    """The first problem of a validation error in one line, with the nearest setting where a name is unknown."""
+    """Return the first problem of a validation error in one line, with the nearest setting if a name is unknown."""
     problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    place, part = locate_setting(problem["loc"], recipe)
-    dotted = ".".join(place)
+    path, section = locate_setting(problem["loc"], recipe)
+    dotted = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        known = list(part.model_fields)
-        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
-        cure = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-        where = f" in {'.'.join(place[:-1])}" if place[:-1] else ""
-        return f"no setting {shorten(place[-1])}{where}; {cure}"
+        where = f" in {'.'.join(path[:-1])}" if path[:-1] else ""
+        return f"no setting {shorten(path[-1])}{where}; {suggest(path[-1], list(section.model_fields))}"
     if problem["type"] == "missing":
         return f"setting {dotted} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
-        return f"{dotted}: {message}" if len(place) > 2 and place[:2] == ["data", "tasks"] else message
+        return f"{dotted}: {message}" if len(path) > 2 and path[:2] == ["data", "tasks"] else message
     if problem["type"] == "kind":
         return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
     return f"{dotted} = {shorten(problem['input'])}: {message[0].lower()}{message[1:]}"
 
 
+def suggest(name: str, known: list[str]) -> str:
+    """Return "did you mean" with the nearest of the known settings, or else all of them."""
+    former = FORMER_NAMES.get(name)
+    near = [former] if former in known else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+
+
 def shorten(value: Any) -> str:
-    """A value that may be anything, in a few words."""
+    """Return the repr of any value, at most MAX_SHOWN characters."""
     text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def locate_setting(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Settings]]:
-    """The setting that an error's location names, and the part it is in.
+    """Return the path of the setting that an error's location names, and the settings class it is in.
 
-    Kinds of a union, and the types of a setting that has several, stand in the location but not in a recipe; the names of
-    entries stand in both and are no settings.
+    The kinds of a union, and the types of a setting that has several, are in the location but not in a recipe; the names of
+    dictionary entries are in both, and are no settings.
     """
-    place: list[str] = []
-    part: type[Settings] = recipe
+    path: list[str] = []
+    section: type[Settings] = recipe
     options: list[type[Settings]] = [recipe]
-    named = several = False
+    is_entry = is_union = False
     for key in location:
-        if named:
-            place.append(str(key))
-            named, options = False, []
+        if is_entry:
+            path.append(str(key))
+            is_entry, options = False, []
             continue
-        if several and isinstance(key, str):
+        if is_union and isinstance(key, str):
             continue
         if tagged := [option for option in options if option.model_fields.get("kind") and key in allowed_kinds(option)]:
-            part = tagged[0]
+            section = tagged[0]
             continue
-        place.append(str(key))
-        field = part.model_fields.get(str(key))
+        path.append(str(key))
+        field = section.model_fields.get(str(key))
         options = settings_in(field.annotation) if field else []
-        several = field is not None and not options and get_origin(field.annotation) in (Union, UnionType)
-        named = field is not None and get_origin(field.annotation) is dict
-        part = options[0] if options else part
-    return place, part
+        is_union = field is not None and not options and get_origin(field.annotation) in (Union, UnionType)
+        is_entry = field is not None and get_origin(field.annotation) is dict
+        section = options[0] if options else section
+    return path, section

@@ -1,4 +1,4 @@
-"""What every part of a recipe is: frozen, checked, and without settings of its own invention."""
+"""The base class of all settings: frozen, checked, without unknown keys."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, get_args
@@ -11,22 +11,25 @@ Files = list[str]
 
 
 class Settings(BaseModel):
+    """One section of a recipe."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-def allowed_kinds(part: type[Settings]) -> tuple[str, ...]:
-    return get_args(part.model_fields["kind"].annotation)
+def allowed_kinds(settings: type[Settings]) -> tuple[str, ...]:
+    """Return the values of `kind` that select this class in a union."""
+    return get_args(settings.model_fields["kind"].annotation)
 
 
 def settings_in(annotation: Any) -> list[type[Settings]]:
-    """The parts among the options of a type."""
+    """Return the settings classes among the options of a type."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, Settings) else []
-    return list(dict.fromkeys(part for option in get_args(annotation) for part in settings_in(option)))
+    return list(dict.fromkeys(found for option in get_args(annotation) for found in settings_in(option)))
 
 
 def kind_discriminator(default: str) -> Callable[[Any], str]:
-    """How a part that may be of several kinds says which it is, and which it is when it does not say."""
+    """Return a pydantic discriminator that reads `kind`, with a default if it is missing."""
 
     def kind(given: Any) -> str:
         return given.get("kind", default) if isinstance(given, dict) else getattr(given, "kind", default)

@@ -1,4 +1,4 @@
-"""What a run runs on: versions, device, threads, git state."""
+"""The environment of a run: versions, device, threads, git state."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard import distributed
-from regard.errors import UserError
+from regard.hardware import hardware
 
 PACKAGES = [
     "regard",
@@ -36,49 +36,15 @@ EXTRAS = {
 
 
 def version(package: str) -> str | None:
+    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name, or the GPU if there is one; under torchrun that of this rank, and the other ranks are met.
-
-    cuDNN's attention plans every new shape for about 140 ms (H200), and sentences come in many shapes: it stays off.
-    """
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    distributed.init_process_group()
-    if name == "cuda" and distributed.world_size() > 1:
-        name = f"cuda:{distributed.local_rank()}"
-    if name != "auto":
-        try:
-            device = torch.device(name)
-            torch.empty(0, device=device)
-            return device
-        except (RuntimeError, AssertionError) as error:
-            raise UserError(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
-    if torch.cuda.is_available():
-        return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
-    return torch.device("cpu")
-
-
-def hardware(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def describe(device: torch.device) -> dict[str, Any]:
-    """The contents of environment.json."""
+    """Return the contents of environment.json."""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -92,7 +58,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def changes(folder: Path, device: torch.device) -> list[str]:
-    """What is not as environment.json says, of what the bits of a training depend on."""
+    """Return what differs from environment.json, of what bit-exact training depends on."""
     try:
         before = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         known = {**before["packages"], "hardware": before["hardware"], "ranks": before.get("ranks", 1)}
@@ -107,15 +73,15 @@ def changes(folder: Path, device: torch.device) -> list[str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and cleanliness of the folder one stands in; None outside a repository or without git."""
+    """Return the commit of the working directory and whether it has changes; None outside a repository or without git."""
     if shutil.which("git") is None:
         return None
 
-    def ask(*words: str) -> str | None:
+    def git(*arguments: str) -> str | None:
         found = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+            ["git", *arguments], capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
         )
         return found.stdout.strip() if found.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
-    return None if commit is None else {"commit": commit, "changed": bool(ask("status", "--porcelain"))}
+    commit = git("rev-parse", "HEAD")
+    return None if commit is None else {"commit": commit, "changed": bool(git("status", "--porcelain"))}

@@ -3,15 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regard import distributed
 from regard.corpus.examples import SentencePairs
-from regard.corpus.pairs import read_pairs
+from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.tasks.base import EvaluationResult, Run
-from regard.tasks.gold import add_gold_scores, attach_gold_alignments
+from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
 from regard.tasks.text_to_text import TextToTextRun
 from regard.tasks.translate import TranslateRun
 
@@ -25,8 +25,10 @@ def evaluate(
     gold: Path | None = None,
     save: bool = True,
 ) -> list[EvaluationResult]:
-    """Score the recipe's test sets, or one pair of files, which may have a `gold` alignment, and write scores.json into the run
-    folder. Of a run of several tasks, those of one `task`."""
+    """Score the recipe's test sets, or one pair of files, and write scores.json into the run folder.
+
+    A pair of files may have a file of `gold` alignments. Of a text-to-text run, `task` selects the sets of one task.
+    """
     sets = select_sets(run, source, reference, task)
     if gold is not None:
         if source is None:
@@ -39,44 +41,47 @@ def evaluate(
 
 
 def select_sets(run: Run, source: Path | None, reference: Path | None, task: str | None = None) -> dict[str, Any]:
+    """Return the evaluation sets by name: a pair of files, the recipe's test sets, or without any the validation set."""
     if (source is None) != (reference is None):
         raise UserError("--source and --reference go together")
-    if isinstance(run, TextToTextRun):
-        return select_task_sets(run, source, reference, task)
+    if run.task.name == "text-to-text":
+        return select_task_sets(cast(TextToTextRun, run), source, reference, task)
     if task is not None:
-        raise UserError(f"--task {task}: {run.folder} {run.does}, and has no other task; leave it out")
+        raise UserError(f"--task {task}: {run.folder} {run.task.does}, and has no other task; leave it out")
     if source is None or reference is None:
         return run.data.tests or {"valid": run.data.valid}
-    if not isinstance(run, TranslateRun):
+    if "translate" not in run.task.verbs:
         raise UserError(
-            f"--source and --reference are for a run that translates; {run.folder} {run.does}: "
+            f"--source and --reference are for a run that translates; {run.folder} {run.task.does}: "
             "name its test sets in the recipe (data.test)"
         )
     return {source.name.split(".")[0]: read_pairs([source, reference])}
 
 
 def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | None, task: str | None) -> dict[str, Any]:
+    """Return the evaluation sets of all tasks, or of one."""
     if source is None or reference is None:
-        chosen = None if task is None else run.task(task)
-        return {name: pairs for name, pairs in run.data.tests.items() if chosen is None or pairs.task == task}
+        if task is not None:
+            run._task_data(task)
+        return {name: pairs for name, pairs in run.data.tests.items() if task is None or pairs.task == task}
     if task is None:
-        raise UserError(f"say for which task these files are: --task {' or '.join(run.recipe.data.tasks)}")
-    return {f"{task}/{source.name.split('.')[0]}": run.as_task(read_pairs([source, reference]), task)}
+        raise UserError(f"name the task of these files: --task {' or '.join(run.recipe.data.tasks)}")
+    return {f"{task}/{source.name.split('.')[0]}": run._as_task_pairs(read_pairs([source, reference]), task)}
 
 
 def score_set(run: Run, name: str, examples: Any) -> EvaluationResult:
-    result = run.score(name, examples)
-    if isinstance(run, TranslateRun) and isinstance(examples, SentencePairs) and examples.gold is not None:
-        add_gold_scores(run, result, examples.gold)
-    return run.signed(result)
+    """Score one evaluation set."""
+    result = run._score(name, examples)
+    if isinstance(examples, SentencePairs) and examples.gold is not None:
+        add_gold_scores(cast(TranslateRun, run), result, examples.gold)
+    return run._sign(result)
 
 
 def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
-    """scores.json: {set: {metric: {score, low, high, signature}}}; what the run said; BLEU by sentence length as a picture."""
-    path = run.folder / "scores.json"
-    known = run.read_json("scores.json")
-    known |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
-    atomic_write(path, json.dumps(known, indent=1) + "\n")
+    """Write scores.json ({set: {metric: {score, low, high, signature}}}), the outputs, and a figure of BLEU by length."""
+    scores = run._read_json("scores.json")
+    scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
+    atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     (run.folder / "outputs").mkdir(exist_ok=True)
     for result in results:
         if result.outputs:
@@ -87,27 +92,24 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
 
 
 def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    from regard.show.figures.curves import score_by_length as picture
+    """Write a figure of BLEU by sentence length."""
+    from regard.show.figures.curves import score_by_length as figure
     from regard.show.figures.style import save_figure
 
-    save_figure(picture(series), path)
+    save_figure(figure(series), path)
 
 
 def compare_runs(
-    runs: Sequence[Any], *, source: Path | None = None, reference: Path | None = None, task: str | None = None
+    runs: Sequence[Run], *, source: Path | None = None, reference: Path | None = None, task: str | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Paired tests of each run against the first, on the first one's test sets or on given files."""
+    """Test each run against the first (paired), on the first one's test sets or on given files."""
+    first = runs[0]
     for run in runs:
-        if type(run) is not type(runs[0]):
-            raise UserError(f"{runs[0].folder} {runs[0].does}, {run.folder} {run.does}: there is nothing to compare")
-    if not hasattr(runs[0], "paired"):
-        raise UserError(
-            f"{runs[0].folder} {runs[0].does}, for which there is no paired test; hold the intervals of evaluate "
-            "against each other"
-        )
+        if run.task is not first.task:
+            raise UserError(f"{first.folder} {first.task.does}, {run.folder} {run.task.does}: compare runs of one task")
     folders = [run.folder.name for run in runs]
     names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]
-    sets = select_sets(runs[0], source, reference, task)
-    if not (source and reference) and not runs[0].data.tests:
-        raise UserError(f"{runs[0].folder} names no test sets; give --source and --reference")
-    return {name: runs[0].paired(dict(zip(names, runs)), examples) for name, examples in sets.items()}
+    sets = select_sets(first, source, reference, task)
+    if not (source and reference) and not first.data.tests:
+        raise UserError(f"{first.folder} names no test sets; give --source and --reference")
+    return {name: first._compare(dict(zip(names, runs)), examples) for name, examples in sets.items()}

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import distributed
-from regard import recipe as recipes
+from regard import distributed, tasks
 from regard.batches.batches import Batches
 from regard.batches.language_rows import PackedRows
 from regard.batches.mixture import MixtureRows
@@ -22,11 +21,12 @@ from regard.corpus.word_vectors import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder
+from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
-from regard.recipe import InitFrom, Recipe
+from regard.recipe import InitFrom, Recipe, apply_override
 from regard.run import environment
-from regard.run.load import load, run_class
-from regard.tasks.base import MAXIMIZED_METRICS, Run
+from regard.run.load import load
+from regard.tasks.base import Run
 from regard.training import checkpoint
 from regard.training import verify as verification
 from regard.training.log import Log, note
@@ -34,8 +34,9 @@ from regard.training.loop import Trainer
 from regard.training.precision import choose_precision
 from regard.training.signals import catch_signals
 
-LENGTH_MULTIPLE = 8  # positions that rows are filled up to a multiple of, where shapes should come again
-TOO_LONG_DONE = {"drop": "dropped", "truncate": "cut", "split": "split"}
+LENGTH_MULTIPLE = 8
+"""With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
+TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
 
 
 def train(
@@ -49,75 +50,79 @@ def train(
     start: str | None = None,
     verify: int = 0,
 ) -> Run:
-    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run. A run goes on from its
-    newest good checkpoint, or from the one named by `start`; `verify` runs so many of its last steps again first. What torchrun
-    starts again after a failure goes on."""
-    where = environment.choose_device(device)
-    with catch_signals(immediate=True):  # before the first step and after the last, nothing is lost by leaving
+    """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
+
+    `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
+    last steps and compares every bit. A job that torchrun restarts after a failure resumes by itself.
+    """
+    chosen_device = choose_device(device)
+    with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
         if resume:
             folder = Path(out or str(recipe))
             require_run(folder)
             with lock_folder(folder), explain_resume(folder):
                 settings = read_unfinished_recipe(folder, overrides)
-                again_from = (None, 0) if distributed.is_restarted() else (start, verify)
-                return train_run(settings, read_data(settings), folder, where, board, *again_from)
+                options = (None, 0) if distributed.is_restarted() else (start, verify)
+                return train_run(settings, read_data(settings), folder, chosen_device, board, *options)
         if start is not None or verify:
-            raise UserError(
-                f"{'--from' if start is not None else '--verify'} is about a run's checkpoints: "
-                "use it with regard train RUN --resume"
-            )
+            option = "--from" if start is not None else "--verify"
+            raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
         settings = to_recipe(recipe, overrides)
         folder = Path(out) if out else Path("runs", default_name(recipe, settings))
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
             return train(folder, device=device, resume=True, board=board)
         require_unused(folder)
-        data = read_data(settings)  # what is wrong with it is said before anything is written
+        data = read_data(settings)  # its errors are reported before anything is written
         make_folder(folder)
-        distributed.barrier()  # until all have looked
+        distributed.barrier()  # until all ranks have checked
         with lock_folder(folder), explain_resume(folder):
             require_unused(folder)
             if distributed.is_main():
                 write_recipe(settings, folder)
-            return train_run(settings, data, folder, where, board)
+            return train_run(settings, data, folder, chosen_device, board)
 
 
 def read_data(settings: Recipe) -> Dataset[Any]:
-    parallel.resolve_parallel(settings.train)  # what cannot be spread is refused before anything is read
+    """Read all datasets of a recipe."""
+    parallel.resolve_parallel(settings.train)  # refuse an impossible train.parallel first
     note("reading the data")
     return read_dataset(settings.data)
 
 
 @contextmanager
 def explain_resume(folder: Path) -> Iterator[None]:
-    """An interruption says how to go on."""
+    """Add to an interruption how to resume."""
     try:
         yield
     except Interrupted as interruption:
-        interruption.cure = f"everything is saved, go on with: regard train {folder} --resume"
+        interruption.cure = f"everything is saved, resume with: regard train {folder} --resume"
         raise
 
 
 def to_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Return a recipe from settings or a TOML file, with overrides applied."""
     if isinstance(recipe, Recipe | dict):
-        plain = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(recipe)
-        for change in overrides:
-            recipes.apply_override(plain, change)
-        return recipes.build_recipe(plain)
-    return recipes.read_recipe(recipe, list(overrides))
+        settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(recipe)
+        for override in overrides:
+            apply_override(settings, override)
+        return tasks.build_recipe(settings)
+    return tasks.read_recipe(recipe, overrides)
 
 
 def default_name(recipe: Recipe | dict[str, Any] | str | Path, settings: Recipe) -> str:
+    """Return the name of a run folder: the recipe file or the task, and the start of its digest."""
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
     return f"{stem}-{settings.digest()[:6]}"
 
 
 def require_unused(folder: Path) -> None:
-    """A folder in which something was trained is left alone; one where a run failed before its first step is not in the way."""
+    """Refuse a folder that holds a run; one that failed before its first step does not count."""
     if (folder / "model.safetensors").exists() or checkpoint.list_checkpoints(folder / "checkpoints"):
-        raise UserError(f"{folder} already holds a run; go on with: regard train {folder} --resume, or choose another --out")
+        raise UserError(f"{folder} already holds a run; resume it with: regard train {folder} --resume, or choose another --out")
 
 
 def make_folder(folder: Path) -> None:
+    """Make the run folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -125,26 +130,27 @@ def make_folder(folder: Path) -> None:
 
 
 def write_recipe(settings: Recipe, folder: Path) -> None:
-    """Put the recipe into the run folder, and take out what is left of one that failed."""
+    """Write the recipe into the run folder, and remove the files of a run that failed before its first step."""
     root = str(Path(settings.data.root).resolve())
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     try:
-        for left in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
-            left.unlink(missing_ok=True)
-        shutil.rmtree(folder / "codes", ignore_errors=True)
+        for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(folder / "image_codes", ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the run folder {folder}: {error.strerror}") from None
     atomic_write(folder / "recipe.toml", absolute.to_toml())
 
 
 def require_run(folder: Path) -> None:
+    """Refuse a folder without a recipe."""
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}")
 
 
 def read_unfinished_recipe(folder: Path, overrides: Sequence[str]) -> Recipe:
-    """The recipe of an unfinished run, changed where it is said."""
-    settings = recipes.read_recipe(folder / "recipe.toml", list(overrides))
+    """Return the recipe of an unfinished run with overrides applied, and write it back if there are any."""
+    settings = tasks.read_recipe(folder / "recipe.toml", overrides)
     distributed.barrier()
     if overrides and distributed.is_main():
         atomic_write(folder / "recipe.toml", settings.to_toml())
@@ -160,21 +166,22 @@ def train_run(
     start: str | None = None,
     verify: int = 0,
 ) -> Run:
-    kind = run_class(settings)
-    for place in (folder, folder / "checkpoints") if distributed.is_main() else ():
-        clean_up_partial_writes(place)
+    """Train in a run folder, from the first step or from a checkpoint, and return the finished run."""
+    task = tasks.recipe_task(settings)
+    for path in (folder, folder / "checkpoints") if distributed.is_main() else ():
+        clean_up_partial_writes(path)
     with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
         if distributed.is_main():
-            kind.prepare(folder, settings, data)
+            task.run._prepare(folder, settings, data)
         distributed.barrier()
         torch.manual_seed(settings.seed)
-        run = kind(folder, settings, device)
+        run = task.run(task, folder, settings, device)
         with distributed.local_first():
-            rows, long = run.training_rows(data.train)
-            valid, *_ = [run.evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
+            rows, num_too_long = run._training_rows(data.train)
+            valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
         batches = Batches(
             rows,
-            settings.train.budget(run.longest),
+            settings.train.budget(run._max_positions),
             settings.seed,
             rank=distributed.rank(),
             world_size=distributed.world_size(),
@@ -186,18 +193,18 @@ def train_run(
         freeze(run, settings.train.freeze)
         trainer = Trainer(
             run.model,
-            run.objective(),
+            task.loss(run),
             batches,
             settings.train,
             seed=settings.seed,
             folder=folder / "checkpoints",
             log=log,
             evaluate=lambda model: validate(run, model, data.valid, valid),
-            maximize=MAXIMIZED_METRICS,
+            maximize=task.metrics,
         )
         changed = environment.changes(folder, device)
         distributed.barrier()
-        describe(run, log, data, long, batches)
+        describe(run, log, data, num_too_long, batches)
         resume_from_checkpoint(trainer, start, verify, changed)
         weights = trainer.train()
         if distributed.is_main():
@@ -207,16 +214,16 @@ def train_run(
 
 
 def validate(run: Run, model: nn.Module, examples: Any, rows: Rows) -> dict[str, float]:
-    """What the run measures, of these weights."""
-    learning, run.model = run.model, model
+    """Return the validation metrics of a model in place of the run's own."""
+    trained, run.model = run.model, model
     try:
-        return run.validate(examples, rows)
+        return run._validate(examples, rows)
     finally:
-        run.model = learning
+        run.model = trained
 
 
 def load_word_vectors(run: Run, log: Log) -> None:
-    """Begin from pre-computed word vectors, where the recipe names some."""
+    """Initialise the embedding from pre-computed word vectors, if the recipe names some."""
     settings = getattr(run.recipe.model, "vectors", None)
     if settings is None:
         return
@@ -228,11 +235,13 @@ def load_word_vectors(run: Run, log: Log) -> None:
             if piece in vectors:
                 table.weight[number] = torch.from_numpy(vectors[piece])
     table.weight.requires_grad_(not settings.frozen)
-    log.note(f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens begin from the vectors in {path}")
+    log.note(
+        f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens are initialised from the vectors in {path}"
+    )
 
 
 def freeze(run: Run, names: list[str]) -> None:
-    """Keep the weights whose names begin so as they are."""
+    """Freeze the weights whose names start with one of these."""
     for name in names:
         found = [p for known, p in run.model.named_parameters() if known.startswith(name)]
         if not found:
@@ -244,29 +253,30 @@ def freeze(run: Run, names: list[str]) -> None:
         raise UserError(f"train.freeze = {names} leaves nothing to learn")
 
 
-def load_initial_weights(run: Run, begin: InitFrom, log: Log) -> None:
-    """Begin from the weights of another run or Hugging Face folder, all or those whose names begin with one of the parts."""
-    path = Path(begin.run, "model.safetensors")
+def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> None:
+    """Load the weights of another run or Hugging Face folder, all or those of the modules named."""
+    path = Path(settings.run, "model.safetensors")
     theirs = (
-        checkpoint.named_weights(load(begin.run, device="cpu").model)
-        if is_huggingface_folder(Path(begin.run))
+        checkpoint.named_weights(load(settings.run, device="cpu").model)
+        if is_huggingface_folder(Path(settings.run))
         else checkpoint.read_weights(path)
     )
-    taken = {name: weights for name, weights in theirs.items() if not begin.modules or name.startswith(tuple(begin.modules))}
+    modules = tuple(settings.modules)
+    taken = {name: weights for name, weights in theirs.items() if not modules or name.startswith(modules)}
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
-        raise UserError(f"train.init_from.modules = {begin.modules}: {path} has no weights named so; it has {known}")
-    if begin.into is not None:
-        taken = {name.replace(begin.modules[0], begin.into, 1): weights for name, weights in taken.items()}
+        raise UserError(f"train.init_from.modules = {settings.modules}: {path} has no weights named so; it has {known}")
+    if settings.into is not None:
+        taken = {name.replace(modules[0], settings.into, 1): weights for name, weights in taken.items()}
     taken = run.model.adapt_weights(taken) if hasattr(run.model, "adapt_weights") else taken
-    mine = checkpoint.named_weights(run.model)
+    ours = checkpoint.named_weights(run.model)
     with torch.no_grad():
-        checkpoint.load_weights(run.model, {**mine, **taken}, str(path))
-    log.note(f"beginning from {len(taken)} tensors of {begin.run}")
+        checkpoint.load_weights(run.model, {**ours, **taken}, str(path))
+    log.note(f"initialised {len(taken)} tensors from {settings.run}")
 
 
-def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches) -> None:
-    """Say what is about to be trained, and write config.json and environment.json."""
+def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches: Batches) -> None:
+    """Log what is about to be trained, and write config.json and environment.json."""
     parameters = sum(p.numel() for p in run.model.parameters())
     padding = batches.padding_fraction()
     config = {
@@ -274,7 +284,7 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
         "architectures": [type(run.model).__name__.removeprefix("FSDP")],
         "task": run.recipe.task,
         **run.recipe.model.model_dump(mode="json", exclude_none=True),
-        **run.sizes(),
+        **run._config_sizes(),
         "parameters": parameters,
     }
     if distributed.is_main():
@@ -282,24 +292,25 @@ def describe(run: Run, log: Log, data: Dataset[Any], long: int, batches: Batches
         atomic_write(run.folder / "environment.json", json.dumps(environment.describe(run.device), indent=1) + "\n")
     precision = choose_precision(run.recipe.train.precision, run.model, run.device)
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, PackedRows) else ""
-    on = (f"{distributed.world_size()} × " if distributed.world_size() > 1 else "") + environment.hardware(run.device)
+    devices = (f"{distributed.world_size()} × " if distributed.world_size() > 1 else "") + hardware(run.device)
     log.note(
-        f"{len(data.train):,} examples to learn from, {len(data.valid):,} to check; {parameters:,} parameters; "
-        f"{packed}{len(batches.plan(0)):,} batches an epoch, {padding:.1%} padding; in {precision} on {on}"
+        f"{len(data.train):,} training examples, {len(data.valid):,} validation examples; {parameters:,} parameters; "
+        f"{packed}{len(batches.plan(0)):,} batches per epoch, {padding:.1%} padding; {precision} on {devices}"
     )
     if isinstance(batches.examples, MixtureRows):
-        often = [f"{name} {drawn / len(batches.examples):.1%}" for name, drawn in zip(data.train.parts, batches.examples.counts)]
-        log.note(f"of every epoch: {', '.join(often)}")
-    if long:
+        total = len(batches.examples)
+        parts = [f"{name} {count / total:.1%}" for name, count in zip(data.train.parts, batches.examples.counts)]
+        log.note(f"each epoch: {', '.join(parts)}")
+    if num_too_long:
         log.note(
-            f"{long:,} examples longer than model.max_length = {run.longest} tokens were "
-            f"{TOO_LONG_DONE.get(run.recipe.data.too_long, 'dropped or cut')}"
+            f"{num_too_long:,} examples longer than model.max_length = {run._max_positions} tokens were "
+            f"{TOO_LONG_DONE.get(run.recipe.data.too_long, 'dropped or truncated')}"
         )
-    log.write(event="begin", parameters=parameters, padding_fraction=round(padding, 4), too_long=long)
+    log.write(event="begin", parameters=parameters, padding_fraction=round(padding, 4), too_long=num_too_long)
 
 
 def resume_from_checkpoint(trainer: Trainer, start: str | None, verify: int, changed: Sequence[str]) -> None:
-    """Go on from the checkpoint that is named, or from the newest good one, if there is any; those after it are set aside."""
+    """Resume from the checkpoint named, or the newest intact one, if there is any; newer ones are archived."""
     folder, log = trainer.folder, trainer.log
     chosen = choose_checkpoint(folder, start, log) if distributed.is_main() else None
     if (found := distributed.broadcast(chosen and str(chosen))) is None:
@@ -307,23 +318,22 @@ def resume_from_checkpoint(trainer: Trainer, start: str | None, verify: int, cha
             raise UserError(f"--verify {verify}: {folder} has no checkpoint yet")
         return
     path = Path(found)
-    if verify and (differ := verification.verify_steps(trainer, path, verify)):
-        why = f"; not as it was trained: {', '.join(changed)}" if changed else ""
-        raise UserError(
-            f"{path} is not what its steps lead to when they are run again: {', '.join(differ)} came out differently{why}"
-        )
+    if verify and (differences := verification.verify_steps(trainer, path, verify)):
+        why = f"; changed since it was trained: {', '.join(changed)}" if changed else ""
+        raise UserError(f"{path}: repeating its last steps does not reproduce it: {', '.join(differences)} differ{why}")
     with distributed.one_local_rank_at_a_time():
         trainer.resume(path)
     for moved in checkpoint.archive_newer(folder, trainer.state.step) if distributed.is_main() else ():
-        log.note(f"{moved.name} is after that, and now in {moved.parent}")
+        log.note(f"{moved.name} is newer, and now in {moved.parent}")
     trainer.require_best()
-    log.note(f"going on from step {trainer.state.step:,}")
+    log.note(f"resuming from step {trainer.state.step:,}")
     if changed:
-        log.note(f"the same bits as before are not to be expected: {', '.join(changed)}")
+        log.note(f"bit-exact resume is not guaranteed: {', '.join(changed)}")
     log.write(event="resume", step=trainer.state.step)
 
 
 def choose_checkpoint(folder: Path, start: str | None, log: Log) -> Path | None:
+    """Return the checkpoint named, or the newest intact one; None without any."""
     if start is not None:
         path = checkpoint.checkpoint_path(folder, start)
         checkpoint.require_intact(path)
@@ -332,5 +342,5 @@ def choose_checkpoint(folder: Path, start: str | None, log: Log) -> Path | None:
     for line in damaged:
         log.note(line)
     if found is None and damaged:
-        raise UserError(f"no checkpoint in {folder} is whole; to begin again from the first step, move that folder away")
+        raise UserError(f"no checkpoint in {folder} is intact; to start again from the first step, move that folder away")
     return found

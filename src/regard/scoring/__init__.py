@@ -1,4 +1,4 @@
-"""Scores that can be trusted: every one comes with the signature of how it was made and a 95% interval."""
+"""Metrics; every score has a 95% interval and a signature that says how it was computed."""
 
 from regard.scoring.alignment import (
     alignment_error,
@@ -18,9 +18,9 @@ from regard.scoring.captions import (
     sentence_bleu,
     transpose_references,
 )
-from regard.scoring.classification import classification_scores
+from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy
 from regard.scoring.correlation import correlation_scores
-from regard.scoring.likelihood import accuracy, compare_accuracy, grouped_accuracy, perplexity
+from regard.scoring.likelihood import perplexity
 from regard.scoring.retrieval import retrieval_ranks, retrieval_scores
 from regard.scoring.rouge import compare_rouge, rouge_scores
 from regard.scoring.score import Score, bootstrap_interval

@@ -1,7 +1,7 @@
 """Word alignment read off attention weights, and its error rate (Och & Ney 2003).
 
 A link is (s, t): source word s, target word t, both counted from 0, written `s-t` in the Moses (Pharaoh) format, and in gold
-alignments `s?t` or `spt` where it is possible but not sure. Weights are (T, S), one row per target word, as attention gives them.
+alignments `s?t` or `spt` if it is possible but not sure. Weights are (T, S), one row per target word.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from regard.errors import UserError
 from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
 
 Link = tuple[int, int]
-NO_MASS = 1e-12  # a row with less than this on real words looked only at special tokens
+NO_MASS = 1e-12  # a row with less than this on words attended to special tokens only
 
 
 def parse_moses(line: str, where: str = "alignment") -> tuple[set[Link], set[Link]]:
-    """`0-0 1?2` -> {(0, 0)}, {(1, 2)}: the sure links, and those that are only possible. `where` (a file:line) opens the message
-    when a link cannot be read."""
+    """Return the sure links and those that are only possible: `0-0 1?2` -> {(0, 0)}, {(1, 2)}. `where` (a file:line) opens the
+    message if a link is malformed."""
     sure: set[Link] = set()
     possible: set[Link] = set()
     for text in line.split():
@@ -32,7 +32,7 @@ def parse_moses(line: str, where: str = "alignment") -> tuple[set[Link], set[Lin
 
 
 def format_moses(pairs: Iterable[Link]) -> str:
-    """{(1, 2), (0, 0)} -> `0-0 1-2`, in order of the source."""
+    """Return links as text, in order of the source: {(1, 2), (0, 0)} -> `0-0 1-2`."""
     return " ".join(f"{s}-{t}" for s, t in sorted(pairs))
 
 
@@ -43,12 +43,11 @@ def sharpest_layer(weights: np.ndarray) -> int:
 
 
 def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: Sequence[int]) -> np.ndarray:
-    """Attention between sub-words (T_sub, S_sub) -> between words (T_words, S_words).
+    """Merge attention between sub-words (T_sub, S_sub) into attention between words (T_words, S_words).
 
-    `target_words` and `source_words` give the word index of every sub-word, -1 for a special token. A word is looked at as
-    much as its pieces together (sum over source pieces) and looks where its pieces look on average (mean over target
-    pieces), as in Clark et al. (2019, sec. 4.1). Special tokens are dropped and each row made to sum to 1 again; a row that
-    looked only at special tokens is zeros.
+    `target_words` and `source_words` give the word index of every sub-word, -1 for a special token. Weights
+    are summed over the source pieces of a word and averaged over its target pieces, as in Clark et al. (2019, sec. 4.1). Special
+    tokens are dropped and each row is normalised to sum to 1; a row that attended to special tokens only is zeros.
     """
     rows, columns = _membership(target_words), _membership(source_words)  # (T_sub, T_words), (S_sub, S_words)
     assert weights.shape == (len(rows), len(columns)), f"weights {weights.shape}, words {(len(rows), len(columns))}"
@@ -58,13 +57,13 @@ def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: 
 
 
 def _membership(words: Sequence[int]) -> np.ndarray:
-    """Word index of every sub-word -> (sub-words, words) with 1 where the one belongs to the other."""
+    """Return a matrix (sub-words, words) that is 1 where a sub-word belongs to a word."""
     index = np.asarray(words, dtype=np.int64)
     return (index[:, None] == np.arange(index.max(initial=-1) + 1)).astype(np.float64)
 
 
 def argmax_links(weights: np.ndarray) -> set[Link]:
-    """Each target word's most attended source word (the first of equals): (T, S) -> links. A row of zeros gives none."""
+    """Return each target word's most attended source word (the first of equals): (T, S) -> links. A row of zeros gives none."""
     if weights.size == 0:
         return set()
     return {(int(s), t) for t, s in enumerate(weights.argmax(axis=1)) if weights[t, s] > 0}
@@ -78,7 +77,7 @@ def alignment_error(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> Score:
-    """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over the corpus, 0 (perfect) to 1, with a bootstrap interval over sentences.
+    """Return AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over the corpus, 0 (perfect) to 1, with an interval over sentences.
 
     `gold` are the sure links S, which are possible too; `possible` the others in P. Without these, AER = 1 - F1. Two empty
     alignments agree: 0.
@@ -107,10 +106,10 @@ def best_head(
     *,
     samples: int = SAMPLES,
 ) -> tuple[Link, Score]:
-    """The (layer, head) whose links have the lowest AER; the first of equals.
+    """Return the (layer, head) whose links have the lowest AER, the first of equals, and its score.
 
-    weights: one array (layers, heads, T, S) per sentence, over words. Choose on validation data and score the chosen
-    head on other data: this Score is the winner's, and so flattered by the choice.
+    `weights` has one array (layers, heads, T, S) per sentence, over words. Choose on validation data and score the chosen
+    head on other data: this score is biased by the choice.
     """
     _same_length(len(weights), "sentences", len(gold))
     totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))  # (layers, heads, 2)
@@ -120,16 +119,16 @@ def best_head(
 
 
 def _head_counts(weights: np.ndarray, gold: set[Link], possible: set[Link]) -> np.ndarray:
-    """|A ∩ S| + |A ∩ P| and |A| + |S| of every head of one sentence, without a set per head: (layers, heads, T, S) -> (…, 2)."""
+    """Return |A ∩ S| + |A ∩ P| and |A| + |S| of every head of one sentence: (layers, heads, T, S) -> (layers, heads, 2)."""
     target, source = weights.shape[-2:]
     if not target or not source:
         return np.broadcast_to(np.array([0.0, len(gold)]), (*weights.shape[:2], 2))
-    worth = np.zeros((target, source))
+    value = np.zeros((target, source))
     for s, t in gold | possible:
-        if s < source and t < target:  # a link to a cut-off word is missed
-            worth[t, s] = 2 if (s, t) in gold else 1
+        if s < source and t < target:  # a link to a truncated word is missed
+            value[t, s] = 2 if (s, t) in gold else 1
     linked = weights.max(axis=-1) > 0  # (layers, heads, T)
-    hits = linked * worth[np.arange(target), weights.argmax(axis=-1)]
+    hits = linked * value[np.arange(target), weights.argmax(axis=-1)]
     return np.stack([hits.sum(axis=-1), linked.sum(axis=-1) + len(gold)], axis=-1).astype(np.float64)
 
 
@@ -140,10 +139,10 @@ def uniform_alignment_error(
     *,
     samples: int = SAMPLES,
 ) -> Score:
-    """AER of attention that knows nothing but position: what a head has to beat.
+    """Return the AER of uniform attention with ties broken by position: the baseline that a head has to beat.
 
-    Under uniform attention all source words tie; here the tie is broken by place, so target word t of T links to source
-    word round(t S / T), the diagonal (the prior of Dyer et al. 2013). shapes: (T, S) of every sentence.
+    Target word t of T links to source word round(t S / T), the diagonal (the prior of Dyer et al. 2013). `shapes` is (T, S) of
+    every sentence.
     """
     diagonal = [{(min(s - 1, int(i * s / t + 0.5)), i) for i in range(t) if s} for t, s in shapes]
     return alignment_error(diagonal, gold, possible, samples=samples)

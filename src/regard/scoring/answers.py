@@ -8,30 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.errors import UserError
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, make_signature
+from regard.scoring.score import SAMPLES, SEED, Score, make_signature, mean_score
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """In lower case, without punctuation and articles, one space between words."""
+    """Return the text in lower case, without punctuation and articles, with single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def answer_scores(
-    said: Sequence[str], golds: Sequence[Sequence[str]], *, samples: int = SAMPLES, seed: int = SEED
+    predicted: Sequence[str], golds: Sequence[Sequence[str]], *, samples: int = SAMPLES, seed: int = SEED
 ) -> dict[str, Score]:
-    """The mean over questions of the best match with one of the golds, in percent; where there is none, nothing is the gold."""
-    if len(said) != len(golds) or not len(golds):
-        raise UserError(f"{len(said)} answers to {len(golds)} questions: as many of both are needed, and at least one")
-    each = np.array([score_answer(text, gold) for text, gold in zip(said, golds)])  # (N, 2)
-    ones = np.ones(len(each))
+    """Return exact match and F1 with the best gold answer of each question, in percent; without one, the empty answer is gold."""
+    if len(predicted) != len(golds) or not len(golds):
+        raise UserError(f"{len(predicted)} answers for {len(golds)} questions: give equally many of both, and at least one")
+    each = np.array([score_answer(text, gold) for text, gold in zip(predicted, golds)])  # (N, 2)
     return {
-        name: bootstrap_score(
+        name: mean_score(
             name,
-            np.stack([column, ones], axis=1),
-            lambda total: 100 * total[0] / total[1],
+            column,
             make_signature(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
             samples=samples,
             seed=seed,
@@ -40,16 +38,16 @@ def answer_scores(
     }
 
 
-def score_answer(said: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Whether an answer is one of the golds, and its best F1; golds of which nothing is left do not count if others do."""
-    wanted = [gold for gold in map(normalize_answer, golds) if gold] or [""]
-    found = normalize_answer(said)
-    return float(found in wanted), max(token_f1(found, gold) for gold in wanted)
+def score_answer(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and the best F1 of an answer; golds that are empty after normalisation count only if all are."""
+    references = [gold for gold in map(normalize_answer, golds) if gold] or [""]
+    answer = normalize_answer(predicted)
+    return float(answer in references), max(_token_f1(answer, gold) for gold in references)
 
 
-def token_f1(said: str, gold: str) -> float:
-    """F1 of the words, each as often as it occurs; where one of the two says nothing, whether both do."""
-    one, other = Counter(said.split()), Counter(gold.split())
-    if not one or not other:
-        return float(one == other)
-    return 2 * (one & other).total() / (one.total() + other.total())
+def _token_f1(predicted: str, gold: str) -> float:
+    """Return F1 of the bags of words; if one of them is empty, whether both are."""
+    ours, theirs = Counter(predicted.split()), Counter(gold.split())
+    if not ours or not theirs:
+        return float(ours == theirs)
+    return 2 * (ours & theirs).total() / (ours.total() + theirs.total())

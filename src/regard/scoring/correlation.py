@@ -1,4 +1,9 @@
-"""How well numbers go together: Pearson's and Spearman's correlation, with bootstrap intervals over items."""
+"""Pearson's and Spearman's correlation, with bootstrap intervals over items.
+
+Written out rather than taken from scipy: scipy adds about 100 MB to an installation that needs nothing else of it, its
+`pearsonr` computes a p-value in each of the 1000 resamples, and it returns NaN with a warning for constant input, which a
+resample may be. The tests compare both.
+"""
 
 import numpy as np
 
@@ -6,18 +11,21 @@ from regard.errors import UserError
 from regard.scoring.score import SAMPLES, SEED, Score, make_signature, resample_score
 
 
-def correlation_scores(said: np.ndarray, meant: np.ndarray, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, Score]:
-    """100 · r of the numbers themselves (Pearson) and of their ranks (Spearman 1904)."""
-    said, meant = np.asarray(said, np.float64), np.asarray(meant, np.float64)
-    if said.shape != meant.shape or len(said) < 3:
-        raise UserError(f"{len(said)} numbers to correlate with {len(meant)}: at least three of each are needed, as many of both")
-    pairs = {"pearson": np.stack([said, meant]), "spearman": np.stack([average_ranks(said), average_ranks(meant)])}
+def correlation_scores(
+    predicted: np.ndarray, targets: np.ndarray, *, samples: int = SAMPLES, seed: int = SEED
+) -> dict[str, Score]:
+    """Return 100 · r of the numbers (Pearson) and of their ranks (Spearman 1904)."""
+    predicted, targets = np.asarray(predicted, np.float64), np.asarray(targets, np.float64)
+    if predicted.shape != targets.shape or len(predicted) < 3:
+        raise UserError(f"{len(predicted)} numbers to correlate with {len(targets)}: give equally many of both, at least three")
+    ranks = np.stack([average_ranks(predicted), average_ranks(targets)])
+    pairs = {"pearson": np.stack([predicted, targets]), "spearman": ranks}
     return {
         name: resample_score(
             name,
-            len(said),
+            len(predicted),
             lambda rows, both=both: pearson(*both[:, rows]),  # type: ignore[misc]
-            make_signature(name, bs=samples, seed=seed, n=len(said), units="percent"),
+            make_signature(name, bs=samples, seed=seed, n=len(predicted), units="percent"),
             samples=samples,
             seed=seed,
         )
@@ -25,15 +33,15 @@ def correlation_scores(said: np.ndarray, meant: np.ndarray, *, samples: int = SA
     }
 
 
-def pearson(one: np.ndarray, other: np.ndarray) -> float:
-    """100 · r; nothing goes together with what is always the same."""
-    one, other = one - one.mean(), other - other.mean()
-    scale = np.sqrt((one**2).sum() * (other**2).sum())
-    return float(100 * (one * other).sum() / scale) if scale > 0 else 0.0
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Return 100 · r; 0 if x or y is constant."""
+    x, y = x - x.mean(), y - y.mean()
+    scale = np.sqrt((x**2).sum() * (y**2).sum())
+    return float(100 * (x * y).sum() / scale) if scale > 0 else 0.0
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 on; equal values share the mean of theirs."""
+    """Return ranks from 1 on; equal values share the mean of theirs."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[group]

@@ -1,10 +1,11 @@
-"""A score with its interval and signature, and the bootstrap over sentences (Koehn 2004)."""
+"""A score with its confidence interval and signature, and the bootstrap over sentences (Koehn 2004)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ SEED = 12345  # sacreBLEU's own default
 
 @dataclass(frozen=True)
 class Score:
-    """A number, the 95% interval [low, high] around it, and the signature that says how both were computed."""
+    """A number, its 95% interval [low, high], and the signature that says how both were computed."""
 
     metric: str
     score: float
@@ -25,7 +26,7 @@ class Score:
     signature: str
 
     def to_json(self) -> dict[str, float | str]:
-        """The entry of `scores.json`: plain floats to four decimals."""
+        """Return the entry of `scores.json`: floats with four decimals."""
         numbers = {name: round(float(getattr(self, name)), 4) for name in ("score", "low", "high")}
         return {**numbers, "signature": self.signature}
 
@@ -37,11 +38,11 @@ class Score:
 def bootstrap_interval(
     statistics: np.ndarray, metric: Callable[[np.ndarray], float], *, samples: int = SAMPLES, seed: int = SEED
 ) -> tuple[float, float]:
-    """The 95% percentile interval of a corpus metric whose sentences add up.
+    """Return the 95% percentile interval of a corpus metric that is a function of sums over sentences.
 
-    statistics: (N, ...), what each sentence contributes; `metric` turns their sum (...) into the score. Each of the
+    `statistics` (N, ...) is what each sentence contributes; `metric` turns their sum (...) into the score. Each of the
     `samples` corpora is N sentences drawn with replacement; the interval leaves out 2.5% of their scores on either side.
-    A draw is kept as how often each sentence occurs (N), so memory does not grow with `samples`.
+    A draw is stored as the number of times each sentence occurs (N), so memory does not grow with `samples`.
     """
     statistics = np.asarray(statistics, dtype=np.float64)
     if samples < 2:
@@ -67,10 +68,16 @@ def bootstrap_score(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> Score:
-    """The metric of all sentences, with its bootstrap interval (widened, if need be, to hold the score itself)."""
+    """Return the metric of all sentences with its bootstrap interval, widened if necessary to hold the score itself."""
     score = float(metric(np.asarray(statistics, dtype=np.float64).sum(axis=0)))
     low, high = bootstrap_interval(statistics, metric, samples=samples, seed=seed)
     return Score(name, score, min(low, score), max(high, score), signature)
+
+
+def mean_score(name: str, values: np.ndarray, signature: str, *, samples: int = SAMPLES, seed: int = SEED) -> Score:
+    """Return 100 · the mean of values (N,), with a bootstrap interval."""
+    counted = np.stack([values, np.ones(len(values))], axis=1)
+    return bootstrap_score(name, counted, lambda total: 100 * total[0] / total[1], signature, samples=samples, seed=seed)
 
 
 def resample_score(
@@ -82,7 +89,7 @@ def resample_score(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> Score:
-    """As `bootstrapped`, where items do not add up: the metric of all `number` of them, and of as many drawn again and again."""
+    """Like `bootstrap_score`, for a metric that is not a function of sums: it is called with the indices of each resample."""
     generator = np.random.default_rng(seed)
     score = metric(slice(None))
     low, high = np.percentile([metric(generator.integers(number, size=number)) for _ in range(samples)], [2.5, 97.5])
@@ -90,9 +97,22 @@ def resample_score(
 
 
 def make_signature(metric: str, **fields: object) -> str:
-    """A signature in sacreBLEU's form (Post 2018), for the metrics that are ours: `metric:aer|bs:1000|…|regard:0.1.0`."""
+    """Return a signature in sacreBLEU's format (Post 2018) for our own metrics: `metric:aer|bs:1000|…|regard:0.1.0`."""
     try:
         ours = version("regard")
-    except PackageNotFoundError:  # run from a source tree that was never installed
+    except PackageNotFoundError:  # a source tree that is not installed
         ours = "source"
     return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": ours}.items())
+
+
+def comparison_row(system: str, score: Score, p_value: float | None, test: str) -> dict[str, Any]:
+    """Return a row of a comparison of systems, in the format of `compare_systems`."""
+    return {
+        "system": system,
+        "metric": score.metric,
+        "score": score.score,
+        "mean": score.score,
+        "ci": (score.high - score.low) / 2,
+        "p_value": p_value,
+        "signature": f"{score.signature}|test:{test}",
+    }

@@ -26,21 +26,21 @@ References = Sequence[str] | Sequence[Sequence[str]] | Sequence[Sequence[str | N
 MAX_DRAWS = 10_000_000  # sentences drawn in all; sacreBLEU holds about 100 bytes for each at once
 
 
-class PlainCHRF(CHRF):
-    """chrF in Python floats. sacreBLEU resamples in float32 but returns a float 0 where nothing matches, and then cannot
-    take the mean of both (TypeError in 2.6). Should another version not call this method, nothing else changes."""
+class PythonFloats:
+    """Makes chrF and TER compute in Python floats. sacreBLEU resamples in float32 but returns a Python float if nothing matches
+    (chrF 0) or a reference is empty (TER 0 or 100), and then cannot take the mean of both (TypeError in 2.6). If another version
+    does not call this method, nothing changes."""
 
     def _compute_score_from_stats(self, stats: Any) -> Any:
-        plain: Any = [float(x) for x in stats]
-        return super()._compute_score_from_stats(plain)
+        return super()._compute_score_from_stats([float(x) for x in stats])  # type: ignore[misc]
 
 
-class PlainTER(TER):
-    """TER in Python floats, for the same reason: its float is the 0 or 100 of an empty reference."""
+class PlainCHRF(PythonFloats, CHRF):
+    pass
 
-    def _compute_score_from_stats(self, stats: Any) -> Any:
-        plain: Any = [float(x) for x in stats]
-        return super()._compute_score_from_stats(plain)
+
+class PlainTER(PythonFloats, TER):
+    pass
 
 
 METRICS: dict[str, Callable[[], Any]] = {
@@ -59,7 +59,7 @@ def translation_scores(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     samples: int = SAMPLES,
 ) -> dict[str, Score]:
-    """Corpus scores of translations, by the name of the metric.
+    """Return corpus scores of translations by the name of the metric.
 
     BLEU has sacreBLEU's defaults (13a tokens, exponential smoothing, orders 1 to 4 whatever the length), so a set in
     which no sentence has four words scores 0.
@@ -70,17 +70,17 @@ def translation_scores(
 
 
 def sacrebleu_score(
-    metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, told_first: str = ""
+    metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, signature_prefix: str = ""
 ) -> Score:
-    """One of sacreBLEU's metrics, with what its signature does not say of it told first."""
+    """Return the score of one of sacreBLEU's metrics; the prefix adds to its signature what that leaves out."""
     result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
     signature = str(metric.get_signature())
-    told = json.loads(result.format(width=6, is_json=True, signature=signature))
-    mean = told.get("confidence_mean", 0.0)  # left out when every resample scored 0
-    half = told.get("confidence_var", 0.0)
+    result_json = json.loads(result.format(width=6, is_json=True, signature=signature))
+    mean = result_json.get("confidence_mean", 0.0)  # left out when every resample scored 0
+    half = result_json.get("confidence_var", 0.0)
     best = float("inf") if isinstance(metric, TER) else 100.0
     low, high = max(0.0, mean - half), min(best, mean + half)
-    return Score(result.name, float(result.score), min(low, result.score), max(high, result.score), told_first + signature)
+    return Score(result.name, float(result.score), min(low, result.score), max(high, result.score), signature_prefix + signature)
 
 
 def score_by_length(
@@ -89,13 +89,13 @@ def score_by_length(
     references: References,
     bins: int = 5,
     *,
-    least: int = 30,
+    min_count: int = 30,
     samples: int = SAMPLES,
 ) -> list[dict[str, Any]]:
-    """BLEU by the length of the source in words (Bahdanau et al. 2015, fig. 2).
+    """Return BLEU by the length of the source in words (Bahdanau et al. 2015, fig. 2).
 
-    At most `bins` bins of about equally many sentences, each of at least `least` (one bin when there are fewer in all).
-    A bin reaches from `low` to `high` words, both included. Short bins may hold no 4-grams, so the orders counted are those
+    At most `bins` bins of about equally many sentences, each of at least `min_count` (one bin if there are fewer in all).
+    A bin includes lengths from `low` to `high` words. Short bins may hold no 4-grams, so the orders counted are those
     that occur (`eff:yes` in the signature).
     """
     streams = reference_streams(hypotheses, references)
@@ -104,7 +104,7 @@ def score_by_length(
     samples = _affordable_samples(samples, len(hypotheses))
     lengths = [len(source.split()) for source in sources]
     rows = []
-    for low, high in _bins(lengths, bins, least):
+    for low, high in _bins(lengths, bins, min_count):
         chosen = [i for i, length in enumerate(lengths) if low <= length <= high]
         metric = BLEU(effective_order=True, force=True)
         score = sacrebleu_score(metric, [hypotheses[i] for i in chosen], [[s[i] for i in chosen] for s in streams], samples)
@@ -113,8 +113,8 @@ def score_by_length(
     return rows
 
 
-def _bins(lengths: list[int], bins: int, least: int) -> list[tuple[int, int]]:
-    """Quantile bins over whole lengths: close one when it has its share of the rest and the rest can still fill another."""
+def _bins(lengths: list[int], bins: int, min_count: int) -> list[tuple[int, int]]:
+    """Return quantile bins over lengths; close one when it has its share of the rest and the rest can fill another."""
     if bins < 1:
         raise UserError(f"bins = {bins}: at least 1 is needed")
     found: list[tuple[int, int]] = []
@@ -122,11 +122,11 @@ def _bins(lengths: list[int], bins: int, least: int) -> list[tuple[int, int]]:
     start = 0
     while start < len(ordered):
         left = len(ordered) - start
-        share = max(least, left / max(1, bins - len(found)))
+        size = max(min_count, left / max(1, bins - len(found)))
         end = start
-        while end < len(ordered) and (end - start < share or ordered[end] == ordered[end - 1]):
+        while end < len(ordered) and (end - start < size or ordered[end] == ordered[end - 1]):
             end += 1
-        if len(ordered) - end < least or len(found) == bins - 1:
+        if len(ordered) - end < min_count or len(found) == bins - 1:
             end = len(ordered)
         found.append((ordered[start], ordered[end - 1]))
         start = end
@@ -141,12 +141,12 @@ def compare_systems(
     test: str = "bootstrap",
     samples: int = SAMPLES,
 ) -> list[dict[str, Any]]:
-    """Is each system different from the first? Paired bootstrap (Koehn 2004) or randomization (Riezler & Maxwell 2005).
+    """Test whether each system differs from the first: paired bootstrap (Koehn 2004) or randomization (Riezler & Maxwell 2005).
 
     One row per system and metric: the score, sacreBLEU's mean ± ci over resamples, and the two-sided p-value (None for the
     first). One deviation from sacreBLEU, which counts only resamples that *exceed* the difference and so calls a system
     different from itself (p = 1/1001): equal scores get p = 1, and a randomization over m sentences that differ gets at least
-    2^(1-m), for that share of all swaps reaches the difference by construction.
+    2^(1-m), since that fraction of all swaps reaches the difference by construction.
     """
     if test not in TESTS:
         raise UserError(f"no test {test!r}; choose one of {', '.join(TESTS)}")
@@ -163,12 +163,12 @@ def compare_systems(
     return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)  # both in the order of `metrics`
 
 
-def _rows(systems: list, theirs: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:
-    """What PairedTest found, one row per system and metric; `theirs` has sacreBLEU's name for each of our metrics."""
+def _rows(systems: list, keys: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:
+    """Return one row per system and metric from the results of PairedTest; `keys` has sacreBLEU's name of each metric."""
     rows = []
     for i, (system, outputs) in enumerate(systems):
         differing = sum(a != b for a, b in zip(outputs, systems[0][1]))
-        for name, key in theirs.items():
+        for name, key in keys.items():
             first, result = results[key][0], results[key][i]
             row = {"system": system, "metric": name, "score": float(result.score), "mean": float(result.mean)}
             p = _p_value(result, first, differing, test) if i else None
@@ -192,7 +192,7 @@ def _metric(name: str) -> Any:
 
 
 def reference_streams(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:
-    """The references as sacreBLEU takes them, one list per translator, once their lengths are known to agree."""
+    """Return the references as sacreBLEU takes them, one list per translator; refuse lists of other lengths."""
     single = not references or isinstance(references[0], str)
     given: Any = [references] if single else references
     streams = [list(stream) for stream in given]
@@ -207,7 +207,7 @@ def reference_streams(hypotheses: Sequence[str], references: References, name: s
 
 
 def _affordable_samples(samples: int, sentences: int) -> int:
-    """Fewer resamples for a very large set, whose interval is narrow anyway; the signature's `bs` says how many were drawn."""
+    """Return fewer resamples for a very large set, whose interval is narrow anyway; the signature's `bs` is the number drawn."""
     if samples < 2:
         raise UserError(f"samples = {samples}: an interval needs at least 2 resamples (1000 is usual)")
     fewer = min(samples, max(100, MAX_DRAWS // sentences))

@@ -21,6 +21,7 @@ from regard.server.metrics import Metrics
 from regard.server.models import ServedModels
 from regard.server.response_types import HealthResponse
 from regard.server.settings import ServerSettings
+from regard.show.figures.html_pages import WEB
 from regard.tasks.base import Run
 
 JOIN_SECONDS = 1.0
@@ -96,9 +97,16 @@ def add_health_routes(app: FastAPI) -> None:
         return Response(metrics.to_text(), media_type=CONTENT_TYPE_LATEST)
 
 
+def page_files() -> dict[str, Path]:
+    """Return the files of the page by name: its own, and the drawing functions that exported pages use too."""
+    if not PAGE_FOLDER.is_dir():
+        return {}
+    return {path.name: path for path in [*PAGE_FOLDER.iterdir(), WEB / "drawing.js"] if path.suffix in MEDIA_TYPES}
+
+
 def add_page(app: FastAPI) -> None:
     """Serve the page's files; those that exist when the server starts, and no others."""
-    files = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in MEDIA_TYPES} if PAGE_FOLDER.is_dir() else {}
+    files = page_files()
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:

@@ -19,8 +19,8 @@ from regard.server.limits import client_address
 from regard.server.models import ServedModel
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, TokenQueue, Worker
-from regard.tasks.images import image_from_bytes
-from regard.tasks.streaming import DecodingTask, StreamCallback, StreamedToken
+from regard.tasks.shared.images import image_from_bytes
+from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
 Event = BaseModel | dict[str, Any]

@@ -16,16 +16,11 @@ from regard.server.settings import ServerSettings
 from regard.server.worker import Worker
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
-from regard.tasks.chat import chat_template
-from regard.tasks.contrastive import ContrastiveRun
-from regard.tasks.image_codes import ImageCodesRun
-from regard.tasks.images import ImageRun
-from regard.tasks.text_to_image import TextToImageRun
+from regard.tasks.shared.chat import chat_template
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
 DECODING_VERBS = {"translate", "generate", "caption"}
-EXPLAINABLE_TASKS = ("translate", "language", "classify", "caption", "contrastive")
 MAX_LABELS = 1000
 InputKind = Literal["text", "image"]
 
@@ -36,7 +31,7 @@ class ServedModel:
 
     def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.inputs = input_kinds(run)
+        self.inputs = list(run.task.reads)
         self.info = describe_model(name, run, self.inputs)
         self.worker = Worker(name, run, settings, metrics)
         decodes = not DECODING_VERBS.isdisjoint(self.info.verbs)
@@ -91,48 +86,38 @@ class ServedModels:
         return model
 
 
-def input_kinds(run: Run) -> list[InputKind]:
-    if isinstance(run, ContrastiveRun):
-        return ["text", "image"]
-    return ["image"] if isinstance(run, ImageRun) and not isinstance(run, TextToImageRun) else ["text"]
-
-
 def describe_model(name: str, run: Run, inputs: list[InputKind]) -> ModelInfo:
-    has_attention = bool(run.attends) and not isinstance(run, TextToImageRun | ImageCodesRun)
+    has_attention = bool(run._attends) and "embed" in run.task.verbs
     return ModelInfo(
         id=name,
         created=int(time.time()),
         task=run.recipe.task,
-        description=run.does,
+        description=run.task.does,
         verbs=supported_verbs(run, has_attention),
         inputs=inputs,
         has_attention=has_attention,
         attention_kinds=attention_kinds(run) if has_attention else [],
         labels=list(getattr(run, "labels", []))[:MAX_LABELS],
         tasks=list(getattr(run.recipe.data, "tasks", None) or []),
-        max_length=run.longest,
+        max_length=run._max_positions,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),
-        beam=run.recipe.decode.beam if hasattr(run, "translate") or hasattr(run, "caption") else None,
+        beam=run.recipe.decode.beam if {"translate", "caption"} & set(run.task.verbs) else None,
     )
 
 
 def supported_verbs(run: Run, has_attention: bool) -> list[str]:
     """Return the endpoints under /v1 that work for a run."""
-    verbs = [verb for verb in VERBS if hasattr(run, verb)]
-    if "generate" in verbs and not hasattr(run.model, "step"):
-        verbs.remove("generate")  # a bidirectional language model
-    if isinstance(run, TextToImageRun | ImageCodesRun):
-        verbs.remove("embed")
+    verbs = [verb for verb in VERBS if verb in run.task.verbs]
     if has_attention:
         verbs.append("attention")
-    if run.recipe.task in EXPLAINABLE_TASKS:
+    if run.task.explains is not None:
         verbs.append("explain")
     if "generate" in verbs:
         verbs.append("completions")
     if chat_template(run) is not None:
         verbs.append("chat/completions")
-    if "embed" in verbs and "text" in input_kinds(run):
+    if "embed" in verbs and "text" in run.task.reads:
         verbs.append("embeddings")
     return verbs
 

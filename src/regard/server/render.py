@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -22,8 +22,8 @@ from regard.show.generation import trace_tokens
 from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention, token_labels
 from regard.show.selection import ViewSelection, resolve_indices, select_group
-from regard.tasks.contrastive import ContrastiveRun, PlainText
-from regard.tasks.images import ImageRun
+from regard.tasks.contrastive import PlainText
+from regard.tasks.shared.images import patch_grid
 
 DIGITS = 6
 MAX_WEIGHTS = 1_000_000
@@ -35,15 +35,15 @@ NO_TASKS = "task: this model has no other tasks; leave it out"
 
 def mark_as_text(run: Any, text: str) -> str:
     """Mark a text so that a run that also reads images never takes it for a path."""
-    return PlainText(text) if isinstance(run, ContrastiveRun) else text
+    return PlainText(text) if run.task.explains == "similarity" else text
 
 
 def add_task_prefix(run: Any, texts: list[str], task: str | None) -> list[str]:
     if task is None:
         return texts
-    if not hasattr(run, "prefixed"):
+    if run.task.name != "text-to-text":
         raise UserError(NO_TASKS)
-    return run.prefixed(texts, task)
+    return run._prefixed(texts, task)
 
 
 def indices_of_nonempty(texts: Sequence[str]) -> list[int]:
@@ -90,7 +90,7 @@ def translation_views(
     views: list[dict[str, Any]] = [{} for _ in texts]
     nonempty = [i for i, hypotheses in enumerate(translations) if hypotheses[0].tokens]
     if request.alignment and nonempty:
-        alignments = run.aligned([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
+        alignments = run._align_translations([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
         for i, alignment in zip(nonempty, alignments):
             weights, name = alignment.view()
             views[i]["alignment"] = response_types.AlignmentResult(
@@ -121,7 +121,7 @@ def beam_node(node: Any) -> response_types.BeamTreeNode:
 def generation_result(generated: Any, attention: response_types.GenerationAttention | None) -> response_types.GenerationResult:
     return response_types.GenerationResult(
         text=generated.text.text,
-        continuation=generated.text.generated_text,
+        continuation=generated.text.continuation,
         score=generated.text.score,
         tokens=generated.words,
         probabilities=[round(p, DIGITS) for p in generated.probabilities],
@@ -175,8 +175,8 @@ def caption_result(
 def caption_attention(run: Any, image: Image.Image, caption: Any) -> response_types.CaptionAttention | None:
     if not caption.tokens:
         return None
-    pixels = run.seen([image])
-    (attention,) = run.looks(pixels, [caption.tokens])
+    pixels = run._images.decode([image])
+    (attention,) = run._align_tokens(pixels, [caption.tokens])
     return response_types.CaptionAttention(
         words=attention.words,
         grid=list(run.model.grid),
@@ -190,14 +190,14 @@ def caption_attention(run: Any, image: Image.Image, caption: Any) -> response_ty
 
 
 def classify_inputs(run: Any, inputs: Sequence[Any], task: str | None) -> list[Any]:
-    if task is not None and not hasattr(run, "prefixed"):
+    if task is not None and run.task.name != "text-to-text":
         raise UserError(NO_TASKS)
     return run.classify(inputs, task) if task is not None else run.classify(inputs)
 
 
 def embed_inputs(run: Any, inputs: Sequence[Any], layer: int, pool: str) -> list[response_types.EmbeddingResult]:
     is_text = isinstance(inputs[0], str)
-    options = {"read_as": "text" if is_text else "image"} if isinstance(run, ContrastiveRun) else {}
+    options = {"read_as": "text" if is_text else "image"} if run.task.explains == "similarity" else {}
     embeddings = run.embed(inputs, layer=layer, pool=pool, **options)
     return [
         response_types.EmbeddingResult(
@@ -219,7 +219,7 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
     weights = group.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} weights are more than {MAX_WEIGHTS:,}; ask for fewer layers or heads")
-    is_image = isinstance(run, ImageRun) and not isinstance(given, str)
+    is_image = "image" in run.task.reads and not isinstance(given, str)
     response = response_types.AttentionResponse.model_construct(
         model=name,
         name=group.name,
@@ -232,22 +232,23 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
         sharpest_layer=sharpest_layer(weights),
         tile_size=group.tile,
         note=group.note or "",
-        grid=list(run.grid) if is_image else None,
+        grid=list(patch_grid(run)) if is_image else None,
         image=png_base64(resize_image(run, given)) if is_image else None,
     )
     return json.dumps(response.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
 
-def index_of(group: Any, axis: str, number: int) -> int:
+def index_of(group: Any, axis: Literal["layer", "head"], number: int) -> int:
     """Return the index of a layer or head by its number."""
-    index = getattr(resolve_indices(group, ViewSelection("model", **{axis: number})), axis)
+    selection = ViewSelection("model", layer=number) if axis == "layer" else ViewSelection("model", head=number)
+    index = getattr(resolve_indices(group, selection), axis)
     assert index is not None
     return index
 
 
 def resize_image(run: Any, image: Image.Image) -> np.ndarray:
     """Return an image at the size that the model reads."""
-    return run.frame.apply(image.convert("RGB"))
+    return run._images.transform.apply(image.convert("RGB"))
 
 
 def attention_file(run: Any, given: Any, request: request_types.AttentionRequest) -> bytes:
@@ -260,7 +261,7 @@ def attention_file(run: Any, given: Any, request: request_types.AttentionRequest
         if request.format == "attn":
             record_attention(run, given).write(out)
         elif request.view == "beam":
-            if not hasattr(run, "align"):
+            if run.task.explains != "translation":
                 raise UserError("view beam: needs a model that translates")
             show_beam_tree(run, given, out=out)
         else:

@@ -23,7 +23,7 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -31,7 +31,10 @@ from fastapi.responses import Response
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
-from regard.tasks.streaming import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.caption import CaptionRun
+from regard.tasks.language import LanguageRun
+from regard.tasks.shared.requests import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.translate import TranslateRun
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -104,13 +107,15 @@ async def model(name: str, request: Request) -> response_types.ModelInfo:
 async def translate(body: request_types.TranslateRequest, request: Request) -> Response:
     """Translate texts; a run of several tasks does the one named by `task`."""
     model_request = ModelRequest.create(request, body.model, "translate")
-    run = model_request.model.run
+    run = cast(TranslateRun, model_request.model.run)
     texts = render.add_task_prefix(run, as_list(body.text), body.task)
     options = body.model_dump(include=SEARCH_OPTIONS)
     places = render.indices_of_nonempty(texts)
 
     def start(index: int, text: str) -> StartDecoding:
-        return lambda on_token: translate_task(run, text, place=places[index], tell=on_token if body.stream else None, **options)
+        return lambda on_token: translate_task(
+            run, text, place=places[index], callback=on_token if body.stream else None, **options
+        )
 
     async def build_response(results: list[Any]) -> response_types.TranslateResponse:
         views: list[dict[str, Any]] = [{} for _ in texts]
@@ -129,7 +134,7 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
 async def generate(body: request_types.GenerateRequest, request: Request) -> Response:
     """Continue prompts."""
     model_request = ModelRequest.create(request, body.model, "generate")
-    run, prompts = model_request.model.run, as_list(body.prompt)
+    run, prompts = cast(LanguageRun, model_request.model.run), as_list(body.prompt)
     if len(prompts) * body.number > request_types.MAX_TEXTS:
         message = f"number: {len(prompts)} prompts times {body.number} are more than {request_types.MAX_TEXTS} texts"
         raise ApiError(422, message, code="invalid", param="number")
@@ -147,7 +152,7 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
 
     def start(place: int, prompt: str, sample: int) -> StartDecoding:
         return lambda on_token: generate_task(
-            run, prompt, params, place=place, sample=sample, tell=on_token if body.stream else None
+            run, prompt, params, place=place, sample=sample, callback=on_token if body.stream else None
         )
 
     async def build_response(results: list[Any]) -> response_types.GenerateResponse:
@@ -168,7 +173,7 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
 async def caption(body: request_types.CaptionRequest, request: Request) -> Response:
     """Caption an image, optionally with the attention of each word."""
     model_request = ModelRequest.create(request, body.model, "caption")
-    run, image = model_request.model.run, await model_request.read_image(body.image)
+    run, image = cast(CaptionRun, model_request.model.run), await model_request.read_image(body.image)
     options = body.model_dump(include=SEARCH_OPTIONS)
 
     async def build_response(results: list[Any]) -> response_types.CaptionResponse:
@@ -178,7 +183,9 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
         captions = [render.caption_result(run, hypotheses, attention)]
         return response_types.CaptionResponse(model=model_request.model.name, results=captions)
 
-    starts: list[StartDecoding] = [lambda on_token: caption_task(run, image, tell=on_token if body.stream else None, **options)]
+    starts: list[StartDecoding] = [
+        lambda on_token: caption_task(run, image, callback=on_token if body.stream else None, **options)
+    ]
     if body.stream:
         return await stream_response(model_request, starts, build_response, lambda hypotheses: hypotheses[0].text)
     return json_response(await build_response(await model_request.decode(starts)))
@@ -257,7 +264,7 @@ async def draw(body: request_types.DrawRequest, request: Request) -> Response:
     model_request = ModelRequest.create(request, body.model, "draw")
     options = body.model_dump(include={"number", "temperature", "top_k", "top_p", "seed"})
     (images,) = await model_request.analyse(lambda run: run.draw([body.text], **options))
-    results = [response_types.ImageResult(image=render.png_base64(one.picture), score=one.score) for one in images]
+    results = [response_types.ImageResult(image=render.png_base64(one.image), score=one.score) for one in images]
     return json_response(response_types.DrawResponse(model=model_request.model.name, results=results))
 
 

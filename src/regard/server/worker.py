@@ -14,7 +14,7 @@ from regard.server.errors import ApiError, redact_message
 from regard.server.metrics import Metrics
 from regard.server.settings import ServerSettings
 from regard.tasks.base import Run
-from regard.tasks.streaming import DecodingTask, StreamCallback, StreamedToken, open_continuous_batch
+from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken, open_continuous_batch
 
 FAILURES = (
     ArithmeticError,

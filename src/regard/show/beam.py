@@ -35,10 +35,10 @@ def build_beam_tree(
     run: TranslateRun, text: str, beam: int, alpha: float, max_tokens: int | None = None
 ) -> tuple[list[BeamNode], str]:
     """Search with a beam; return the nodes of its tree, and the translation."""
-    (ids,) = run.ids([text])
+    (ids,) = run._ids([text])
     if not ids:
         raise UserError("there is nothing to show in an empty sentence")
-    inputs = {name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows([ids]), run.special_tokens).items()}
+    inputs = {name: part.to(run.device) for name, part in encoder_inputs(Ragged.from_rows([ids]), run._special_tokens).items()}
     limit = output_limit(int(inputs["lengths"][0]), run.recipe.model.max_length, max_tokens or run.recipe.decode.max_tokens)
     steps: list[BeamCandidates] = []
     ((found,),) = beam_search(
@@ -47,20 +47,20 @@ def build_beam_tree(
         torch.tensor([limit], device=run.device),
         beam=beam,
         alpha=alpha,
-        special_tokens=run.special_tokens,
+        special_tokens=run._special_tokens,
         on_step=steps.append,
     )
     nodes = tree_nodes(run, steps, found.tokens, alpha)
     if len(nodes) > MAX_NODES:
         raise UserError(f"the tree has {len(nodes)} nodes, more than {MAX_NODES}; use a shorter sentence")
-    return nodes, run.translations([found])[0].text
+    return nodes, run._translations([found])[0].text
 
 
 def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int], alpha: float) -> list[BeamNode]:
     """Return the considered continuations of every step: the kept ones, and as many pruned ones."""
     nodes: list[BeamNode] = []
     beams: list[tuple[int, list[int]] | None] = [(-1, [])]  # the node and the tokens of each hypothesis in the beam
-    best = [*output, run.special_tokens.eos]
+    best = [*output, run._special_tokens.eos]
     for number, step in enumerate(steps, start=1):
         kept, extended = step.kept[0].tolist(), dict[int, tuple[int, list[int]]]()
         words = token_labels(run.tokenizers[-1], step.tokens[0].tolist())
@@ -70,7 +70,7 @@ def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int]
             if log_p == -torch.inf or before is None:
                 continue
             parent, tokens = before[0], [*before[1], token]
-            ends = token == run.special_tokens.eos
+            ends = token == run._special_tokens.eos
             fate = ENDED if ends and index < len(kept) else KEPT if not ends and index in kept else PRUNED
             score = log_p / float(length_penalty(number, alpha)) if fate == ENDED else None
             is_best = fate != PRUNED and tokens == best[:number]

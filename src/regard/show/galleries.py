@@ -16,8 +16,7 @@ from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import ContactRow, contact_sheet_figure, image_attention_figure
 from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
 from regard.show.image_attention import caption_attention
-from regard.tasks.caption import CaptionRun
-from regard.tasks.grounding import caption_is_true
+from regard.tasks.caption import CaptionRun, caption_is_true
 from regard.tasks.text_to_image import TextToImageRun
 from regard.tasks.translate import Translation
 from regard.worlds.shapes import image_satisfies
@@ -35,8 +34,8 @@ def caption_error_gallery(run: CaptionRun, out: Path, number: int = 12, beam: in
     if not paged:
         figure_format(out)
     name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
-    pixels = run.pixels(examples)
-    captions = [found[0] for found in run.tell(pixels, beam=beam)]
+    pixels = run._images.pixels(examples)
+    captions = [found[0] for found in run._caption_pixels(pixels, beam=beam)]
     chosen, why = worst_captions(captions, examples)
     if not chosen:
         return f"nothing is wrong among {len(examples):,} captions of {name}; no gallery written"
@@ -77,12 +76,12 @@ def sample_gallery(
     name, examples = next(iter((run.data.tests or {"valid": run.data.valid}).items()))
     chosen = spread_examples(examples, number)
     captions = [examples.captions[i][0] for i in chosen]
-    originals = images_at(run.pixels(examples), chosen)
-    rebuilt = run.codes.decode(run.codes_of(examples)[chosen].reshape(-1, *run.codes.model.grid).astype(np.int64))
+    originals = images_at(run._images.pixels(examples), chosen)
+    rebuilt = run._codes_run.decode(run._codes(examples)[chosen].reshape(-1, *run._codes_run.model.grid).astype(np.int64))
     generated = run.draw(captions, number=samples, **sampling)
     rows = []
     for caption, original, reconstruction, found in zip(captions, originals, rebuilt, generated):
-        images = [*([original, reconstruction] if truth else []), *(one.picture for one in found)]
+        images = [*([original, reconstruction] if truth else []), *(one.image for one in found)]
         notes = ["right" if image_satisfies(image, caption) else "wrong" for image in images] if examples.gold else []
         rows.append(ContactRow(caption, images, notes))
     save_figure(contact_sheet_figure(rows, COLUMN_TITLES if truth else COLUMN_TITLES[2:]), out)

@@ -65,7 +65,7 @@ def trace_tokens(run: LanguageRun, prompt: str, tokens: Sequence[int], selection
     require_attention(run)
     if not tokens:
         raise UserError("nothing was generated: there is nothing to show")
-    return trace_attention(*inputs_with_continuation(run, run.begun([prompt])[0], list(tokens)), selection)
+    return trace_attention(*inputs_with_continuation(run, run._encode_prompts([prompt])[0], list(tokens)), selection)
 
 
 def trace_attention(
@@ -105,21 +105,21 @@ def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, f
 
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
     """Return the inputs after generation, the generated tokens, and the rows that predict them, None if all."""
-    if isinstance(run, LanguageRun):
+    if run.task.decoder_only:
         return continued_inputs(run, text, max_tokens or MAX_TOKENS)
     if max_tokens is not None:
-        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.does}")
+        raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")
     inputs = model_inputs(run, text)
     if not inputs.is_encoder_decoder:
-        raise UserError(f"{run.folder} {run.does}; --view steps is for runs that generate token by token")
-    return inputs, [*inputs.inputs["target"][0, 1:].tolist(), run.special_tokens.eos], None
+        raise UserError(f"{run.folder} {run.task.does}; --view steps is for runs that generate token by token")
+    return inputs, [*inputs.inputs["target"][0, 1:].tolist(), run._special_tokens.eos], None
 
 
 def continued_inputs(run: LanguageRun, text: str, max_tokens: int) -> tuple[ModelInputs, list[int], list[int]]:
     """Continue a prompt; an end token that stopped the generation counts as generated."""
     require_attention(run)
-    (prompt,), (generated,) = run.begun([text]), run.generate([text], max_tokens=max_tokens)
-    end, capacity = run.writing_marks().eos, run.room(len(prompt), max_tokens)
+    (prompt,), (generated,) = run._encode_prompts([text]), run.generate([text], max_tokens=max_tokens)
+    end, capacity = run._output_special_tokens().eos, run._output_limit(len(prompt), max_tokens)
     stopped = end != NO_TOKEN and len(generated.tokens) < capacity - 1
     return inputs_with_continuation(run, prompt, [*generated.tokens, end] if stopped else generated.tokens)
 

@@ -28,7 +28,7 @@ def show_halting_steps(run: TranslateRun, text: str, *, out: Path | None = None,
 def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[HaltingColumn]]:
     """Return the translation, and the steps of each source and output token, end tokens included."""
     require_halting(run)
-    found, (source,) = run.best([text])[0], run.ids([text])
+    found, (source,) = run._best([text])[0], run._ids([text])
     if not source:
         raise UserError("there is nothing to show in an empty sentence")
     batch = (
@@ -51,7 +51,7 @@ def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[floa
     """Return the mean steps of source and target tokens, end tokens included, with the references as target."""
     require_halting(run)
     steps, tokens = torch.zeros(2), torch.zeros(2)
-    for batch in sequential_batches(run.encode(examples), run.recipe.decode.batch_tokens):
+    for batch in sequential_batches(run._encode(examples), run.recipe.decode.batch_tokens):
         batch = batch.to(run.device)
         with torch.no_grad():
             run.model(**batch.inputs)

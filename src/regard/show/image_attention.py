@@ -14,31 +14,31 @@ from regard.show.recording import record_attention
 from regard.show.selection import ViewSelection, pluralize
 from regard.tasks.base import Run
 from regard.tasks.caption import CaptionAlignment, CaptionRun
-from regard.tasks.contrastive import ContrastiveRun, is_image
-from regard.tasks.images import ImageInput, ImageRun, as_image_source
+from regard.tasks.contrastive import is_image
+from regard.tasks.shared.images import ImageInput, as_image_source, patch_grid, pooled_positions
 from regard.tasks.translate import Translation
 
 
 def reads_image(run: Run, given: str) -> bool:
     """Return whether the run reads this input as an image whose attention can be drawn over it."""
     return (
-        isinstance(run, CaptionRun)
-        or (isinstance(run, ContrastiveRun) and is_image(given))
-        or (isinstance(run, ImageRun) and run.recipe.model.kind == "vit")
+        run.task.explains == "caption"
+        or (run.task.explains == "similarity" and is_image(given))
+        or ("image" in run.task.reads and run.recipe.model.kind == "vit")
     )
 
 
-def show_image_attention(run: ImageRun, given: str, selection: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Run, given: str, selection: ViewSelection, out: Path) -> str:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
     With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
-    (attention,) = run.look([given]) if isinstance(run, CaptionRun) else [image_attention(run, given)]
+    (attention,) = run.align([given]) if run.task.explains == "caption" else [image_attention(run, given)]
     layers, heads = attention.heads.shape[:2]
     for option, value, most in (("layer", selection.layer, layers), ("head", selection.head, heads)):
         if value is not None and value > most:
             raise UserError(f"--{option} {value}: this run has 1 to {most}")
-    pixels = decode_images([as_image_source(given)], run.frame)[0]
-    if isinstance(run, CaptionRun):
+    pixels = decode_images([as_image_source(given)], run._images.transform)[0]
+    if run.task.explains == "caption":
         shown = caption_overlays(attention, pixels, selection)
     elif selection.view == "heads":
         layer = layers if selection.layer is None else selection.layer
@@ -49,9 +49,9 @@ def show_image_attention(run: ImageRun, given: str, selection: ViewSelection, ou
         weights = attention.heads[:, :, 0].mean(1) if selection.head is None else attention.heads[:, selection.head - 1, 0]
         shown = [ImageAttention(pixels, [f"layer {layer + 1}" for layer in chosen], weights[chosen])]
     save_figure(image_attention_figure(shown), out)
-    if isinstance(run, CaptionRun):
+    if run.task.explains == "caption":
         return " ".join(attention.words)
-    return f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {run.grid[0]} × {run.grid[1]} patches"
+    return f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {patch_grid(run)[0]} × {patch_grid(run)[1]} patches"
 
 
 def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection: ViewSelection) -> list[ImageAttention]:
@@ -68,12 +68,12 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
     return [ImageAttention(pixels, attention.words, weights)]
 
 
-def image_attention(run: ImageRun, given: str) -> CaptionAlignment:
+def image_attention(run: Run, given: str) -> CaptionAlignment:
     """Return the attention of the pooled output to the patches, as that of one word."""
     modules = record_attention(run, given).modules.values()
     weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)
-    pooled = weights if run.pooled is None else weights[:, :, list(run.pooled)]
-    rows, columns = run.grid
+    pooled = weights if pooled_positions(run) is None else weights[:, :, list(pooled_positions(run))]
+    rows, columns = patch_grid(run)
     patches = pooled.mean(2, keepdims=True)[..., -rows * columns :]  # special tokens come first
     heads = patches.reshape(*patches.shape[:3], rows, columns)
     return CaptionAlignment([""], heads.mean((0, 1)), heads)
@@ -82,7 +82,7 @@ def image_attention(run: ImageRun, given: str) -> CaptionAlignment:
 def draw_caption_attention(run: CaptionRun, images: Sequence[ImageInput], captions: Sequence[Translation], out: Path) -> None:
     """Draw images with the attention of each word of their captions."""
     figure_format(out)
-    pixels = decode_images([as_image_source(image) for image in images], run.frame)
+    pixels = decode_images([as_image_source(image) for image in images], run._images.transform)
     tokens = [caption.tokens for caption in captions]
     save_figure(image_attention_figure(caption_attention(run, pixels, tokens, [""] * len(captions))), out)
 
@@ -91,5 +91,5 @@ def caption_attention(
     run: CaptionRun, pixels: np.ndarray, captions: Sequence[list[int]], titles: Sequence[str]
 ) -> list[ImageAttention]:
     """Return the images with the attention of each word of their captions, given as tokens."""
-    found = zip(pixels, run.looks(pixels, captions), titles)
+    found = zip(pixels, run._align_tokens(pixels, captions), titles)
     return [ImageAttention(image, attention.words, attention.weights, title) for image, attention, title in found]

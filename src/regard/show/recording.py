@@ -1,7 +1,7 @@
 """Record what a run attends to when it reads a text or an image, and turn the record into maps to draw."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.images import ImageRun
-from regard.tokens.tokenizer import Tokenizer
+from regard.tasks.shared.images import ImageInput, patch_grid
+from regard.tasks.shared.requests import token_labels
 
 BUDGET = "512MB"
 ATTENTION_NAMES = {
@@ -40,7 +40,7 @@ class ModelInputs:
     def watch(self, **options: Any) -> tuple[Any, AttentionRecording]:
         """Run the model; return its output and the recorded attention."""
         with torch.no_grad(), watch(self.run.model, **options) as seen:
-            output = self.run.read(self.inputs)
+            output = self.run._forward(self.inputs)
         if not seen.names():
             raise UserError(f"{self.run.folder} reads this without attention: there is nothing to show")
         return output, seen
@@ -57,7 +57,7 @@ class ModelInputs:
         return replace(record, modules=modules, tokens=self.tokens)
 
 
-def record_attention(run: Run, text: Any, *, budget: str = BUDGET) -> Record:
+def record_attention(run: Run, text: ImageInput, *, budget: str = BUDGET) -> Record:
     """Record the attention of a run that reads a text or an image; of a translator or captioner, also while it generates."""
     return model_inputs(run, text).record(budget)
 
@@ -70,29 +70,24 @@ def attention_kinds(run: Run) -> list[str]:
 
 
 def require_attention(run: Run) -> None:
-    if not run.attends:
+    if not run._attends:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
 def model_inputs(run: Run, text: Any) -> ModelInputs:
     """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
-    inputs = {name: part.to(run.device) for name, part in run.reading(text).items()}
-    if isinstance(run, ImageRun) and "pixels" in inputs:
-        source: Any = {"patches": list(run.grid)}
+    inputs = {name: part.to(run.device) for name, part in run._inputs(text).items()}
+    if "image" in run.task.reads and "pixels" in inputs:
+        source: Any = {"patches": list(patch_grid(run))}
     else:
         source = [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
     if "target" not in inputs or len(inputs) == 1:
         return ModelInputs(run, inputs, {"text": source}, False)
     target, tokenizer = inputs["target"][0].tolist(), run.tokenizers[-1]
-    predicted = [token_labels(tokenizer, [*target[1:], run.special_tokens.eos])]
+    predicted = [token_labels(tokenizer, [*target[1:], run._special_tokens.eos])]
     tokens = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
     return ModelInputs(run, inputs, tokens, True)
-
-
-def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return tokens as labels; special tokens and those without letters by their name."""
-    return [piece.strip() or tokenizer.library.id_to_token(token) or "" for piece, token in zip(tokenizer.pieces(ids), ids)]
 
 
 def attention_maps(record: Record, row: int = 0) -> list[AttentionMaps]:

@@ -11,16 +11,16 @@ from typing import cast
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from regard.recipe import parse_recipe, read_recipe
-from regard.run import environment
+from regard.hardware import hardware
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
 from regard.show.figures.matrix import attention_matrix
 from regard.studies.report import count_parameters, write_report
+from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
-from regard.tasks.gold import align_gold, best_alignment_head
+from regard.tasks.shared.gold import align_gold, best_alignment_head
 from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5
@@ -107,7 +107,7 @@ def _facts(run: TranslateRun) -> list[tuple[str, str]]:
         ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
         ("parameters", f"{count_parameters(run.model):,}"),
         ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
-        ("hardware", environment.hardware(run.device)),
+        ("hardware", hardware(run.device)),
         ("recipe", run.recipe.digest()),
     ]
 

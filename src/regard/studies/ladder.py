@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.errors import UserError
+from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
-from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.run.load import load
 from regard.run.train import to_recipe, train
@@ -208,7 +208,7 @@ def _write_report(base: Recipe, results: list[VariantResult], out: Path, ablate:
         _figures(results),
         title="Ablation of the Transformer" if ablate else "From the RNN to the Transformer",
         summary=f"Every model is trained on the same data and tokens for {base.train.steps:,} steps.",
-        facts=[("recipe", base.digest()), ("hardware", environment.hardware(results[0].run.device))],
+        facts=[("recipe", base.digest()), ("hardware", hardware(results[0].run.device))],
         tables=[("All models", HEADER, [result.row() for result in results])],
         notes=[f"{result.variant.name}: {result.variant.claim}." for result in results if result.variant.claim],
     )
@@ -221,7 +221,7 @@ def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:
     sources = results[0].result.examples.source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for i, result in enumerate(results):
-        if result.run.attends and result.run.best([sentence])[0].tokens:  # an untrained model may give an empty translation
+        if result.run._attends and result.run._best([sentence])[0].tokens:  # an untrained model may give an empty translation
             found = next(result.run.align([sentence]))
             weights, name = found.view()
             figure = attention_matrix(weights, found.source, found.target)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from regard.hardware import choose_device
 from regard.plan.layer_types import LAYER_TYPES, LayerComparison, LayerType, compare_layer_types
-from regard.run.environment import choose_device
 from regard.show.figures.style import figure_format, save_figure
 from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure
 

@@ -16,17 +16,17 @@ import torch
 from rich.console import Console
 
 from regard.errors import UserError
+from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
 from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
-from regard.run import environment
 from regard.run.evaluate import evaluate
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
 from regard.show.halting import mean_halting_steps
 from regard.studies.ladder import Variant, require_transformer, train_or_load
 from regard.studies.report import count_parameters, write_report
-from regard.tasks.algorithm import AlgorithmRun, exact_matches
 from regard.tasks.base import EvaluationResult
+from regard.tasks.translate import TranslateRun, exact_matches
 
 SIZE_TOLERANCE = 0.05
 """The largest difference in parameters, as a fraction."""
@@ -37,7 +37,7 @@ class LengthResult:
     """A trained model and its scores on each length."""
 
     name: str
-    run: AlgorithmRun
+    run: TranslateRun
     results: list[EvaluationResult]
     seconds: float
     steps: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> Leng
     return LengthResult(variant.name, run, results, seconds, steps)
 
 
-def match_parameters(run: AlgorithmRun) -> dict[str, Any]:
+def match_parameters(run: TranslateRun) -> dict[str, Any]:
     """Return the settings of a Universal Transformer with as many parameters as this run's Transformer."""
     settings = {**run.recipe.model.model_dump(mode="json", exclude_none=True), "kind": "universal"}
     settings.pop("encoder_widths", None)
@@ -125,7 +125,7 @@ def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, ou
         f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
         facts=[
             ("recipe", base.digest()),
-            ("hardware", environment.hardware(plain.run.device)),
+            ("hardware", hardware(plain.run.device)),
             (
                 "positions",
                 f"{base.model.positions.kind}, with a random offset of up to {base.model.positions.random_offset} in training",

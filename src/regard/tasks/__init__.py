@@ -1,1 +1,87 @@
-"""One module per task: what a run of the task reads, learns, says and is scored by."""
+"""Tasks, one file each. A file defines a recipe type, a run class, and a `Task` object that names everything else.
+
+Adding a task is adding a file: this package finds every `Task` object in its modules, and no other table lists tasks.
+"""
+
+import pkgutil
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import recipe as recipes
+from regard.errors import UserError
+from regard.recipe import Recipe
+from regard.tasks.base import Run, Task
+from regard.training.checkpoint import load_weights, read_weights
+
+
+@lru_cache(maxsize=1)
+def all_tasks() -> tuple[Task, ...]:
+    """Return every task, by the name of its file."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__) if not module.ispkg]
+    return tuple(value for module in modules for value in vars(module).values() if _is_defined(value, module.__name__))
+
+
+def _is_defined(value: Any, module: str) -> bool:
+    """Whether a value is a task of this module: the run class, or that of a variant of it, is defined there."""
+    return isinstance(value, Task) and value.run.__module__ == module
+
+
+def task_names(*, trainable: bool = True) -> list[str]:
+    """Return the names of the tasks that have a recipe, or of all."""
+    return list(dict.fromkeys(task.name for task in all_tasks() if task.recipe is not None or not trainable))
+
+
+def find_task(name: str, kind: str | None = None) -> Task:
+    """Return the task of this name whose models include `kind`; by default the first, which reads texts."""
+    found = [task for task in all_tasks() if task.name == name]
+    if not found:
+        raise UserError(f"no task {name!r}; there are: {', '.join(task_names())}")
+    return next((task for task in found if kind in task.models), found[0])
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe in a TOML file, with `a.b=c` overrides applied."""
+    return build_recipe(recipes.read_settings(path, overrides), name=str(path))
+
+
+def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:
+    """Return the recipe in a TOML text, with `a.b=c` overrides applied."""
+    return build_recipe(recipes.parse_settings(text, overrides, name=name), name=name)
+
+
+def build_recipe(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+    """Return the recipe of nested settings, checked."""
+    task, model = settings.get("task", "translate"), settings.get("model")
+    if not isinstance(task, str) or task not in task_names():
+        raise UserError(f"{name}: task = {task!r}: should be {' or '.join(task_names())}")
+    found = find_task(task, str(model.get("kind")) if isinstance(model, dict) else None)
+    assert found.recipe is not None
+    return recipes.validate_recipe(found.recipe, settings, name=name)
+
+
+def recipe_task(recipe: Any) -> Task:
+    """Return the task of a recipe."""
+    return find_task(recipe.task, recipe.model.kind)
+
+
+def load_run_folder(folder: Path, device: torch.device) -> Run:
+    """Load a finished run folder; `regard.load` also takes Hugging Face folders and names on the hub."""
+    recipe = read_recipe(folder / "recipe.toml")
+    task = recipe_task(recipe)
+    run = task.run(task, folder, recipe, device)
+    with torch.no_grad():
+        load_weights(run.model, read_weights(folder / "model.safetensors"), str(folder / "model.safetensors"))
+    return run
+
+
+def starter_recipe(task: str, files: Sequence[Path]) -> str:
+    """Return a commented starter recipe (TOML) of a task for data files."""
+    starters = {found.name: found.starter for found in reversed(all_tasks()) if found.starter is not None}
+    if task not in starters:
+        raise UserError(f"no starter recipe for the task {task!r}; there are: {', '.join(sorted(starters))}")
+    return starters[task](files)

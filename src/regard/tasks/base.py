@@ -1,12 +1,10 @@
-"""A run: a model with its recipe and tokenizers. What the runs of all tasks have, and what each must say of itself."""
+"""A run (a model with its recipe and tokenizers) and a task (everything the package knows about one kind of run)."""
 
-import json
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -18,40 +16,46 @@ from regard.batches.batches import sequential_batches
 from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_rows
-from regard.batches.token_store import build_token_store, open_token_store
+from regard.batches.token_store import TokenStore, build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.decoding.batching import SearchParams, batches_by_length
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
-from regard.files import atomic_write
-from regard.interop.convert import HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
-from regard.models.registry import MODELS
-from regard.recipe import DecodeSettings
-from regard.run import environment
+from regard.hardware import hardware
+from regard.interop.convert import HuggingFaceFolder
+from regard.recipe import BaseData, DecodeSettings, Recipe, Settings
 from regard.scoring import Score, perplexity
+from regard.tasks.shared.run_folder import (
+    SPECIAL_TOKENS_FILE,
+    copy_tokenizers,
+    load_pretrained_tokenizer,
+    read_json,
+    write_tokenizer,
+)
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
+from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
+if TYPE_CHECKING:
+    from regard.explain.report import Explanation
+    from regard.tasks.shared.images import ImageReader
+
 EVALUATE_TOKENS = 8192
-MAXIMIZED_METRICS = ("valid_bleu", "valid_accuracy", "valid_spearman", "valid_f1", "valid_mean", "valid_recall")
-"""Validation metrics that choose the best weights, where they are measured; else the lowest valid_loss does."""
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
-"""A CPU is busy with fewer at once, of which less is padding."""
-SPECIAL_TOKENS_FILE = "marks.json"
-"""The marks of a tokenizer that came from elsewhere."""
+"""A CPU is saturated by fewer tokens, and smaller batches have less padding."""
 POOLS = ("mean", "cls", "words")
+Modality = Literal["text", "image"]
 
 
 @dataclass
 class EvaluationResult:
-    """The scores of one set, and what they were computed from."""
+    """The scores of one evaluation set, and the outputs they were computed from."""
 
     name: str
     examples: Any
     outputs: list[str]
-    """What the run said of each example, one line each."""
+    """The output for each example, one line each."""
     scores: dict[str, Score]
     by_length: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -59,40 +63,124 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """What vectors (N, D) were made of, and the vectors."""
+    """Vectors (N, D), and the text, words or image that each one embeds."""
 
     tokens: list[str]
     vectors: np.ndarray
 
 
+@dataclass(frozen=True)
+class TaskCard:
+    """The parts of a model card that depend on the task."""
+
+    uses: str
+    misuses: str
+    limits: str
+    commands: tuple[str, ...]
+    """Example commands; {} stands for the run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Everything the package knows about a task. One file of `tasks/` defines it; no other table lists tasks.
+
+    A task name may have several Task objects, told apart by `model.kind`: `classify` is one for texts and one for images.
+    """
+
+    name: str
+    does: str
+    """A verb phrase for messages: "translates"."""
+    recipe: type[Recipe] | None
+    """The recipe type; None for a task that is never trained (`encode`)."""
+    run: "type[Run]"
+    models: Mapping[str, Any]
+    """Model classes by `model.kind`."""
+    verbs: tuple[str, ...]
+    """The methods of the run that a person, the command line and the server may call."""
+    reads: tuple[Modality, ...] = ("text",)
+    encoder_decoder: bool = False
+    """Whether the model reads a source text and writes a target text."""
+    decoder_only: bool = False
+    """Whether the model reads its only text as the target, token by token."""
+    loss: "Callable[[Run], Objective]" = lambda run: CrossEntropy(run.recipe.train.regularize)
+    metrics: tuple[str, ...] = ()
+    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
+    pretrained: tuple[type[Settings], type[BaseData]] | None = None
+    """The model and data settings that a Hugging Face folder of this task opens with."""
+    explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
+    """Which output `explain` attributes to the input."""
+    model_sizes: Callable[[Any, tuple[int, int]], tuple[Any, ...]] = lambda recipe, vocabulary: vocabulary[:1]
+    """The arguments of the model after its settings, from a recipe and the vocabulary sizes: for models built without data."""
+    lengths: Callable[[Any, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
+        (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
+    )
+    """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
+    starter: Callable[[Sequence[Path]], str] | None = None
+    """Write a starter recipe (TOML) for data files."""
+    card: TaskCard
+
+    def build(self, settings: Any, *arguments: Any) -> nn.Module:
+        """Build the model of these settings."""
+        model: nn.Module = self.models[settings.kind](settings, *arguments)
+        return model
+
+
 class Run:
-    """A run folder opened."""
+    """A trained model with its recipe, tokenizers and data: what `regard.load` returns.
 
-    does = "nothing"
-    """What it does, in a word for messages."""
+    Subclasses add the verbs of their task. Names with an underscore are for the package only.
+    """
 
-    more_marks: tuple[str, ...] = ()
-    """Marks in its vocabulary besides the usual ones."""
+    _extra_special_tokens: tuple[str, ...] = ()
+    """Special tokens of the vocabulary besides the usual ones."""
+    _images: "ImageReader"
+    """Set by the tasks that read images."""
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
-        """`foreign` is the Hugging Face folder it was opened from, where it is one."""
-        self.folder, self.recipe, self.device, self.huggingface = folder, recipe, device, huggingface
-        self.tokenizers = self.load_tokenizers()
-        self.model: Any = self.build_model().to(device).eval()
-        self.exact: Any = self.model
-        """As it was trained; `model` may be the same in another precision (run/engines.py)."""
-        self.precision = "fp32"
+    def __init__(self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
+        """Open a run folder, or the Hugging Face folder `huggingface`; the weights are loaded by the caller."""
+        self.task, self.folder, self.recipe, self.device = task, folder, recipe, device
+        self._huggingface = huggingface
+        self._open_files()
+        self.tokenizers = self._load_tokenizers()
+        self.model: Any = self._build_model().to(device).eval()
+        self._trained_model: Any = self.model
+        """The model in the precision it was trained in; `model` may be a quantized copy (run/engines.py)."""
+        self._precision = "fp32"
 
-    # what it is made of
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {str(self.folder)!r}: task {self.task.name}, {', '.join(self.task.verbs)}>"
+
+    @cached_property
+    def data(self) -> Dataset[Any]:
+        """The validation and test sets of the recipe."""
+        if self._huggingface is not None:
+            raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
+        return read_dataset(self.recipe.data, train=False)
+
+    def explain(self, text: Any, method: str = "all", **selection: str) -> "Explanation":
+        """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
+
+        The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
+        `against` names another output to contrast it with.
+        """
+        from regard.explain.report import explain_one
+        from regard.explain.selection import OutputSelection
+
+        return explain_one(self, text, method, OutputSelection(**selection))
+
+    # files, tokenizers and model
 
     @classmethod
-    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        """Write what a run needs besides its weights: its tokenizers, found in the folder, loaded from the recipe's file, or
-        trained on the training data."""
-        names, texts = cls.tokenizer_names(recipe), data.train.texts()
-        begin = recipe.train.init_from
-        if begin is not None and begin.tokenizer and names:
-            copy_tokenizers(Path(begin.run), folder, names)
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        """Write what a run needs besides its weights.
+
+        Tokenizers are found in the folder, copied from `train.init_from`, loaded from `tokens.file`, or trained on the training
+        data.
+        """
+        names, texts = cls._tokenizer_files(recipe), data.train.texts()
+        init_from = recipe.train.init_from
+        if init_from is not None and init_from.tokenizer and names:
+            copy_tokenizers(Path(init_from.run), folder, names)
         if len(names) < len(texts):
             texts = [[line for side in texts for line in side]]
         for name, lines in zip(names, texts):
@@ -100,128 +188,139 @@ class Run:
                 write_tokenizer(
                     load_any_tokenizer(Path(recipe.data.root, recipe.tokens.file))
                     if recipe.tokens.file
-                    else train_tokenizer(recipe.tokens, lines, cls.more_marks),
+                    else train_tokenizer(recipe.tokens, lines, cls._extra_special_tokens),
                     folder / name,
                 )
 
+    def _open_files(self) -> None:
+        """Read the task's own files of the run folder, before the model is built."""
+
     @classmethod
-    def tokenizer_names(cls, recipe: Any) -> list[str]:
+    def _tokenizer_files(cls, recipe: Any) -> list[str]:
         return ["tokenizer.json"]
 
-    def load_tokenizers(self) -> list[Tokenizer]:
-        if self.huggingface is not None and self.huggingface.tokenizer is not None:
-            return [self.huggingface.tokenizer]
+    def _load_tokenizers(self) -> list[Tokenizer]:
+        if self._huggingface is not None and self._huggingface.tokenizer is not None:
+            return [self._huggingface.tokenizer]
         if (self.folder / SPECIAL_TOKENS_FILE).is_file():
             return [load_pretrained_tokenizer(self.folder)]
-        found = [load_tokenizer(self.folder / name) for name in self.tokenizer_names(self.recipe)]
+        found = [load_tokenizer(self.folder / name) for name in self._tokenizer_files(self.recipe)]
         for tokenizer in found:
-            tokenizer.special_tokens = self.own_marks()
+            tokenizer.special_tokens = self._own_special_tokens()
         return found
 
-    def own_marks(self) -> SpecialTokens:
-        """The marks its texts are read with."""
+    def _own_special_tokens(self) -> SpecialTokens:
+        """Return the special tokens of a tokenizer that we trained."""
         return DEFAULT_SPECIAL_TOKENS
 
-    def build_model(self) -> nn.Module:
-        return MODELS[self.recipe.task][self.recipe.model.kind](
-            self.recipe.model, self.tokenizers[0].size, self.recipe.train.regularize
-        )
-
     @property
-    def special_tokens(self) -> SpecialTokens:
+    def _special_tokens(self) -> SpecialTokens:
         return self.tokenizers[0].special_tokens
 
-    def writing_marks(self) -> SpecialTokens:
-        """Those of what it writes."""
-        return self.special_tokens
+    def _output_special_tokens(self) -> SpecialTokens:
+        """Return the special tokens that generated text begins and ends with."""
+        return self._special_tokens
 
-    def spoken_weights(self) -> dict[str, Tensor]:
-        """The weights of a model that says of itself what the run says: for other libraries, which have the model alone."""
+    def _build_model(self) -> nn.Module:
+        return self.task.build(self.recipe.model, self.tokenizers[0].size, self.recipe.train.regularize)
+
+    def _export_weights(self) -> dict[str, Tensor]:
+        """Return the weights of a model whose outputs are the run's, for other libraries, which have the model alone."""
         return dict(self.model.named_parameters())
 
-    def learned(self, logits: Tensor) -> Tensor:
-        """What such a model says, as ours learned to say it."""
+    def _to_training_scale(self, logits: Tensor) -> Tensor:
+        """Return the outputs of such an exported model in the scale that ours is trained in."""
         return logits
 
     @property
-    def longest(self) -> int:
+    def _max_positions(self) -> int:
         """Positions that an example may take."""
         return self.recipe.model.max_length
 
-    def sizes(self) -> dict[str, Any]:
-        """What its model has the size of, for config.json."""
+    def _config_sizes(self) -> dict[str, Any]:
+        """Return the sizes of the model that depend on the data, for config.json."""
         return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
 
-    # what it learns from
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        return read_json(path) if path.exists() else {}
 
-    @cached_property
-    def data(self) -> Dataset[Any]:
-        """The validation and test sets of the recipe."""
-        if self.huggingface is not None:
-            raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
-        return read_dataset(self.recipe.data, train=False)
+    # examples -> rows
 
-    def encode(self, examples: Any, *, training: bool = False) -> Rows:
-        """Examples as ids."""
+    def _encode(self, examples: Any, *, training: bool = False) -> Rows:
+        """Tokenize examples."""
         raise NotImplementedError
 
-    def side(self, texts: Sequence[str], tokenizer: Tokenizer, training: bool):
-        """Texts as ids: kept on disk, and with BPE-dropout, for training."""
+    def _token_store(self, texts: Sequence[str], tokenizer: Tokenizer, training: bool) -> TokenStore:
+        """Tokenize texts; for training, into a memory-mapped store and with BPE-dropout."""
         if not training:
             return build_token_store(texts, tokenizer)
         return open_token_store(texts, tokenizer, bpe_dropout=self.recipe.train.regularize.bpe_dropout, seed=self.recipe.seed)
 
-    def too_long(self, examples: Any) -> str:
-        """What is done with those of some examples that are too long."""
+    def _too_long(self, examples: Any) -> str:
+        """Return what happens to examples that are too long: "error", "drop", "truncate" or "split"."""
         return self.recipe.data.too_long
 
-    def training_rows(self, examples: Any) -> tuple[Rows, int]:
-        """The training examples that fit, as ids, and how many did not."""
-        most = self.longest
-        rows, long = training_rows(
-            examples, partial(self.encode, training=True), max_length=most, too_long=self.too_long(examples)
+    def _training_rows(self, examples: Any) -> tuple[Rows, int]:
+        """Return the training examples that fit, tokenized, and how many did not fit."""
+        max_length = self._max_positions
+        rows, num_too_long = training_rows(
+            examples, partial(self._encode, training=True), max_length=max_length, too_long=self._too_long(examples)
         )
-        return PackedRows(cast(UnpaddedRows, rows), most) if getattr(self.recipe.data, "pack", False) else rows, long
+        if getattr(self.recipe.data, "pack", False):
+            return PackedRows(cast(UnpaddedRows, rows), max_length), num_too_long
+        return rows, num_too_long
 
-    def evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
-        """Examples to be scored, as ids; `refuse` those too long where the recipe says so, else cut them."""
-        too_long = self.too_long(examples)
+    def _evaluation_rows(self, examples: Any, *, refuse: bool = False) -> Rows:
+        """Tokenize examples to be scored; if `refuse`, those too long are an error where the recipe says so, else truncated."""
+        too_long = self._too_long(examples)
         return evaluation_rows(
             examples,
-            self.encode,
-            max_length=self.longest,
+            self._encode,
+            max_length=self._max_positions,
             too_long="truncate" if too_long == "error" and not refuse else too_long,
         )
 
-    def objective(self) -> Objective:
-        """What it is trained for."""
-        return CrossEntropy(self.recipe.train.regularize)
+    # scores
 
-    # how well it does
-
-    def validate(self, examples: Any, rows: Rows) -> dict[str, float]:
-        """What is measured while training: the loss a label, and more where it is cheap."""
+    def _validate(self, examples: Any, rows: Rows) -> dict[str, float]:
+        """Return the validation metrics measured during training: the loss per label, and more where that is cheap."""
         total, count = 0.0, 0
         for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
             total -= float(sequence_log_probs(self.model, batch.to(self.device)).sum())
             count += batch.label_count()
         return {"valid_loss": distributed.all_reduce_sum(total) / distributed.all_reduce_sum(count)}
 
-    def score(self, name: str, examples: Any) -> EvaluationResult:
-        """Everything that is measured of one set."""
+    def _score(self, name: str, examples: Any) -> EvaluationResult:
+        """Return every score of one evaluation set."""
         raise NotImplementedError
 
-    def signed(self, result: EvaluationResult) -> EvaluationResult:
-        """Every score with what it was made by."""
-        signature = self.signature()
+    def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[dict[str, Any]]:
+        """Test whether each run differs from the first on these examples."""
+        raise UserError(
+            f"{self.folder} {self.task.does}, for which there is no paired test; compare the confidence intervals of evaluate"
+        )
+
+    def _sign(self, result: EvaluationResult) -> EvaluationResult:
+        """Append the run's signature to that of every score."""
+        signature = self._signature()
         result.scores = {
             metric: replace(score, signature=f"{score.signature}|{signature}") for metric, score in result.scores.items()
         }
         return result
 
-    def perplexity(self, examples: Examples) -> Score:
-        """Perplexity a label, of which there is one a token."""
-        rows = self.evaluation_rows(examples)
+    def _signature(self) -> str:
+        precision = "" if self._precision == "fp32" else f"|precision:{self._precision}"
+        return f"recipe:{self.recipe.digest()}|engine:{self._engine_name}{precision}|hardware:{hardware(self.device)}"
+
+    @property
+    def _engine_name(self) -> str:
+        """The program that computes the outputs."""
+        return f"regard-{__version__}"
+
+    def _perplexity(self, examples: Examples) -> Score:
+        """Return the perplexity per label; there is one label per token."""
+        rows = self._evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in distributed.shard(sequential_batches(rows, self.recipe.decode.batch_tokens)):
             log_p[batch.rows] = sequence_log_probs(self.model, batch.to(self.device)).cpu()
@@ -229,170 +328,96 @@ class Run:
         return perplexity(distributed.all_reduce_sum(log_p), distributed.all_reduce_sum(counts))
 
     @torch.no_grad()
-    def logits(self, rows: Rows) -> Tensor:
-        """What the model says of each row, where that is one thing: (N, C)."""
-        said: list[Any] = [None] * len(rows)
+    def _logits(self, rows: Rows) -> Tensor:
+        """Return the logits (N, C) of a model that has one output per row."""
+        found: list[Any] = [None] * len(rows)
         for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
             for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().tolist()):
-                said[row] = logits
-        return torch.tensor(distributed.merge_shards(said)) if said else torch.zeros(0, 1)
-
-    def signature(self) -> str:
-        """What every score of this run carries besides its metric's own signature."""
-        precision = "" if self.precision == "fp32" else f"|precision:{self.precision}"
-        return f"recipe:{self.recipe.digest()}|engine:{self.engine_name}{precision}|hardware:{environment.hardware(self.device)}"
+                found[row] = logits
+        return torch.tensor(distributed.merge_shards(found)) if found else torch.zeros(0, 1)
 
     @property
-    def engine_name(self) -> str:
-        """Whose program says what it says."""
-        return f"regard-{__version__}"
+    def _image_encoder(self) -> tuple[Any, Any]:
+        """The module that reads images, and its settings."""
+        return self.model.encoder, self.recipe.model
 
-    # what it can do
+    # one text -> inputs
 
     @property
-    def attends(self) -> bool:
-        """Whether it looks at anything."""
+    def _attends(self) -> bool:
+        """Whether the model has attention to show."""
         return bool(attention_modules(self.model))
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text; one that is longer than the model allows is refused, or cut where the recipe says so."""
-        found, most, marks = self.tokenizers[0].encode(texts), self.recipe.model.max_length, self.special_tokens.num_added
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts; one longer than the model takes is an error, or truncated where the recipe says so."""
+        found, max_length, added = self.tokenizers[0].encode(texts), self.recipe.model.max_length, self._special_tokens.num_added
         for number, ids in enumerate(found, start=1):
-            if len(ids) + marks > most and self.recipe.data.too_long == "error":
-                raise UserError(f"line {number} is {len(ids) + marks} tokens long, the model takes {most}; split the sentence")
-        return [ids[: most - marks] for ids in found]
+            if len(ids) + added > max_length and self.recipe.data.too_long == "error":
+                raise UserError(f"line {number} has {len(ids) + added} tokens, the model takes {max_length}; split the sentence")
+        return [ids[: max_length - added] for ids in found]
 
-    def reading(self, text: str) -> dict[str, Tensor]:
-        """What the model is given when it reads a text: one row of inputs."""
-        (ids,) = self.ids([text])
+    def _inputs(self, text: Any) -> dict[str, Tensor]:
+        """Return the model's inputs for one text, as a batch of one."""
+        (ids,) = self._ids([text])
         if not ids:
-            raise UserError("there is nothing to show of an empty sentence")
-        return encoder_inputs(Ragged.from_rows([ids]), self.special_tokens)
+            raise UserError("the text is empty: there is nothing to show")
+        return encoder_inputs(Ragged.from_rows([ids]), self._special_tokens)
 
-    def read(self, inputs: dict[str, Tensor]) -> Any:
-        """Have the model read what `reading` gives, for what is to be seen of it; what it says."""
+    def _forward(self, inputs: dict[str, Tensor]) -> Any:
+        """Run the model on what `_inputs` returns."""
         return self.model(**inputs)
 
-    def embed(self, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> "list[EmbeddedText]":
-        """The vectors of each text in a layer of the encoder: one of the whole, the mean of its tokens (`mean`) or that of the
-        mark it begins with (`cls`); or one for each word in its sentence (`words`). Layer 0 is the word embeddings."""
-        if pool not in POOLS:
-            raise UserError(f"--pool {pool}: should be {' or '.join(POOLS)}")
-        if pool == "cls" and not self.special_tokens.prefix:
-            raise UserError(f"--pool cls: {self.folder} reads texts without a mark before them; use --pool mean")
-        ids = self.ids(texts)
-        if not all(ids):
-            raise UserError("there are no vectors of an empty text")
-        words = [found for _, found in self.tokenizers[0].encode_words(texts)] if pool == "words" else []
-        found: list[Any] = [None] * len(texts)
-        for numbers, layers in iterate_layers(self.model, ids, self.special_tokens, self.device):
-            if not -len(layers) <= layer < len(layers):
-                raise UserError(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
-            for i, vectors in zip(numbers, layers[layer].float().cpu().numpy()):
-                tokens = vectors[: len(ids[i]) + self.special_tokens.num_added]
-                inside = tokens[len(self.special_tokens.prefix) :][: len(ids[i])]
-                found[i] = (
-                    pool_words(texts[i], words[i][: len(inside)], inside)
-                    if pool == "words"
-                    else EmbeddedText([texts[i]], tokens[:1] if pool == "cls" else self.mean_of(tokens, inside))
-                )
-        return found
 
-    def mean_of(self, tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """Of a text's own tokens; in a Hugging Face folder of its marks too, as sentence-transformers has it."""
-        return (inside if self.huggingface is None else tokens).mean(0, keepdims=True)
+def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
+    """Return the vectors of each text in a layer of the encoder; layer 0 is the word embeddings.
 
-    def explain(self, text: Any, method: str = "all", **selection: str) -> Any:
-        """What each token of a text, or patch of a picture, has to do with what is said of it, and whether to believe it.
-        Asked for may be a `label`, a `word`, a text that a picture `fits`, and another one `against` it."""
-        from regard.explain.report import explain_one
-        from regard.explain.selection import OutputSelection
-
-        return explain_one(self, text, method, OutputSelection(**selection))
-
-    def read_json(self, name: str) -> dict[str, Any]:
-        path = self.folder / name
-        return read_json(path) if path.exists() else {}
-
-
-def read_json(path: Path, kind: type = dict) -> Any:
-    """What a file of a run folder holds."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; copy the run folder again, or resume its training") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, kind):
-        raise UserError(f"{path} is damaged: it should hold a {kind.__name__}")
-    return found
+    `pool`: one vector per text, the mean of its tokens ("mean") or its first special token ("cls"), or one per word ("words").
+    """
+    if pool not in POOLS:
+        raise UserError(f"--pool {pool}: should be {' or '.join(POOLS)}")
+    if pool == "cls" and not run._special_tokens.prefix:
+        raise UserError(f"--pool cls: {run.folder} reads texts without a special token before them; use --pool mean")
+    ids = run._ids(texts)
+    if not all(ids):
+        raise UserError("an empty text has no vectors; leave it out")
+    word_ids = [found for _, found in run.tokenizers[0].encode_words(texts)] if pool == "words" else []
+    results: list[Any] = [None] * len(texts)
+    for rows, layers in iterate_layers(run.model, ids, run._special_tokens, run.device):
+        if not -len(layers) <= layer < len(layers):
+            raise UserError(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
+        for i, vectors in zip(rows, layers[layer].float().cpu().numpy()):
+            tokens = vectors[: len(ids[i]) + run._special_tokens.num_added]
+            inside = tokens[len(run._special_tokens.prefix) :][: len(ids[i])]
+            if pool == "words":
+                results[i] = pool_words(texts[i], word_ids[i][: len(inside)], inside)
+            elif pool == "cls":
+                results[i] = EmbeddedText([texts[i]], tokens[:1])
+            else:  # sentence-transformers, and so a Hugging Face folder, averages the special tokens too
+                results[i] = EmbeddedText([texts[i]], (inside if run._huggingface is None else tokens).mean(0, keepdims=True))
+    return results
 
 
 @torch.no_grad()
 def iterate_layers(
     model: Any, ids: Sequence[Sequence[int]], special_tokens: SpecialTokens, device: torch.device
 ) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """What every layer makes of texts (B, S, D), those of alike lengths together, so that hardly anything is padding; with the
-    numbers of the texts."""
+    """Yield the hidden states (B, S, D) of every layer, in batches of texts of similar length, with the rows of these texts."""
     budget = EMBED_TOKENS if device.type == "cuda" else EMBED_TOKENS_CPU
-    for numbers in batches_by_length([len(row) + special_tokens.num_added for row in ids], budget):
-        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in numbers]), special_tokens)
-        yield numbers, model.hidden_states(**{name: part.to(device) for name, part in inputs.items()})
+    for rows in batches_by_length([len(row) + special_tokens.num_added for row in ids], budget):
+        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), special_tokens)
+        yield rows, model.hidden_states(**{name: part.to(device) for name, part in inputs.items()})
 
 
-def pool_words(text: str, words: Sequence[int], vectors: np.ndarray) -> EmbeddedText:
-    """The mean of each word's tokens; a word that the tokenizer leaves out has none."""
-    of, spoken = np.array(words), text.split()
-    present = sorted(set(words))
-    return EmbeddedText([spoken[word] for word in present], np.stack([vectors[of == word].mean(0) for word in present]))
-
-
-def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
-    """The tokenizers of the run or Hugging Face folder that weights are taken from, where this one has none yet."""
-    if is_huggingface_folder(source):
-        theirs = open_huggingface_folder(source).tokenizer
-        if theirs is None:
-            raise UserError(
-                f"train.init_from.run = '{source}' reads pictures and has no tokenizer; set train.init_from.tokenizer = false"
-            )
-        write_tokenizer(theirs, folder / "tokenizer.json")
-        return
-    if (source / SPECIAL_TOKENS_FILE).is_file():
-        shutil.copyfile(source / SPECIAL_TOKENS_FILE, folder / SPECIAL_TOKENS_FILE)
-    for name in names:
-        if not (source / name).is_file():
-            raise UserError(
-                f"train.init_from.run = '{source}' has no {name}; set train.init_from.tokenizer = false to train one's own"
-            )
-        if not (folder / name).exists():
-            shutil.copyfile(source / name, folder / name)
-
-
-def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Beside it its marks, where they are not ours."""
-    atomic_write(path, tokenizer.to_json())
-    if tokenizer.special_tokens != DEFAULT_SPECIAL_TOKENS:
-        kept = {"rows": tokenizer.size, **asdict(tokenizer.special_tokens)}
-        atomic_write(path.parent / SPECIAL_TOKENS_FILE, json.dumps(kept) + "\n")
-
-
-def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
-    """A tokenizer that came from a Hugging Face folder, with its own marks."""
-    kept: dict[str, Any] = read_json(folder / SPECIAL_TOKENS_FILE)
-    marks: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-    rows = marks.pop("rows", None)
-    try:
-        found = SpecialTokens(**marks)
-    except TypeError as error:
-        raise UserError(f"{folder / SPECIAL_TOKENS_FILE} is damaged: {error}") from None
-    tokenizer = parse_tokenizer(folder / "tokenizer.json", rows)
-    tokenizer.special_tokens = found
-    return tokenizer
+def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> EmbeddedText:
+    """Return the mean vector of each word's tokens; a word without tokens has none."""
+    ids, words = np.array(word_ids), text.split()
+    present = sorted(set(word_ids))
+    return EmbeddedText([words[word] for word in present], np.stack([vectors[ids == word].mean(0) for word in present]))
 
 
 def search_params(
     settings: DecodeSettings,
-    what: str,
+    outputs: str,
     *,
     number: int = 1,
     temperature: float | None = None,
@@ -402,14 +427,9 @@ def search_params(
     **given: Any,
 ) -> SearchParams:
     """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
-    changed = override_settings(settings, **given)
-    if number > changed.beam and temperature is None:
-        raise UserError(f"{number} {what} asked for, but beam is {changed.beam}; set --beam {number}")
-    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    return SearchParams(**changed.model_dump(), num_hypotheses=number, sampling=sampling)
-
-
-def override_settings(settings: DecodeSettings, **given: Any) -> DecodeSettings:
-    """Settings with what the caller gave in place of the recipe's."""
     changed = {name: value for name, value in given.items() if value is not None}
-    return settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    if number > settings.beam and temperature is None:
+        raise UserError(f"{number} {outputs} asked for, but beam is {settings.beam}; set --beam {number}")
+    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)

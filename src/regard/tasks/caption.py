@@ -1,17 +1,18 @@
-"""A run that says in words what a picture shows, and where it looked for each word."""
+"""Image captioning (Show, Attend and Tell, Xu et al. 2015): describe an image, and where the model attends for each word."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard.attention.watch import watch
 from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import CaptionRows
-from regard.batches.image_store import Pixels, decode_images, take_pixels
+from regard.batches.image_store import Pixels, take_pixels
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.batches.token_store import TokenStore
@@ -19,117 +20,92 @@ from regard.corpus.examples import ImageExamples
 from regard.decoding.batching import Sources, decode_all
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
-from regard.models.registry import MODELS
-from regard.scoring import caption_scores, compare_systems, merge_words, transpose_references
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, search_params
-from regard.tasks.grounding import add_scene_scores
-from regard.tasks.images import ImageInput, ImageRun, as_image_source
+from regard.models.captioner import LstmCaptioner, TransformerCaptioner
+from regard.recipe import CaptionedImageData, CaptionModel, ImageTraining, Recipe, require_encoder
+from regard.scoring import (
+    accuracy,
+    attention_in_boxes,
+    caption_scores,
+    compare_systems,
+    grounding_scores,
+    merge_words,
+    transpose_references,
+)
+from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
+from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation
+from regard.worlds import shapes
 
-LOOK_AT_ONCE = 64
+ALIGN_BATCH = 64
+HEAD_IMAGES = 100
+"""Validation images that the head to score is chosen on."""
+
+
+class CaptionRecipe(Recipe):
+    """Describe an image in words."""
+
+    task: Literal["caption"] = "caption"
+    data: CaptionedImageData
+    model: CaptionModel = CaptionModel()
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def check_images(self) -> Self:
+        require_encoder(self, self.model.encoder, "model.encoder")
+        augment = self.train.augment
+        if augment.mixup or augment.cutmix:
+            raise ValueError("train.augment: mixup and cutmix mix labels, and captions cannot be mixed; set both to 0")
+        if augment.flip and self.data.world is not None:
+            raise ValueError("train.augment.flip: captions of shapes say what is left and right; set it to false")
+        return self
 
 
 @dataclass(frozen=True)
 class CaptionAlignment:
-    """The words of a caption, and where each of them looked: weights (T, rows, columns)."""
+    """The words of a caption, and where the model attends for each: weights (T, rows, columns)."""
 
     words: list[str]
     weights: np.ndarray
+    """The mean of the heads of the sharpest layer."""
     heads: np.ndarray
-    """Of every layer and head (L, H, T, rows, columns); `weights` is the mean of the heads of the layer that looks sharpest."""
+    """Every layer and head (L, H, T, rows, columns)."""
 
 
-class CaptionRun(ImageRun):
-    does = "captions pictures"
+class CaptionRun(Run):
+    """A captioner."""
 
-    @classmethod
-    def tokenizer_names(cls, recipe: Any) -> list[str]:
-        return Run.tokenizer_names(recipe)
+    def caption(self, images: Sequence[ImageInput], **settings: Any) -> list[list[Translation]]:
+        """Return the `number` best captions of each image, best first, or with a `temperature` a sampled one.
 
-    def build_model(self) -> nn.Module:
-        return MODELS["caption"][self.recipe.model.kind](
-            self.recipe.model, self.frame.size, self.tokenizers[0].size, self.recipe.train.regularize
-        )
+        Settings: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+        """
+        return self._caption_pixels(self._images.decode(images), **settings)
 
-    @property
-    def longest(self) -> int:
-        return self.recipe.model.max_length
+    def align(self, images: Sequence[ImageInput], captions: Sequence[str] | None = None) -> Iterator[CaptionAlignment]:
+        """Yield where the model attends in each image for every word of a caption: its own, or the given one."""
+        pixels = self._images.decode(images)
+        ids = [found[0].tokens for found in self._caption_pixels(pixels)] if captions is None else self._ids(captions)
+        if len(ids) != len(pixels):
+            raise UserError(f"{len(pixels)} images but {len(ids)} captions: give one for each")
+        return self._align_tokens(pixels, ids)
 
-    @property
-    def eye(self) -> tuple[Any, Any]:
-        return self.model.encoder, self.recipe.model.encoder
-
-    def reading(self, text: ImageInput) -> dict[str, Tensor]:
-        """A picture, and its best caption as the decoder reads it."""
-        pixels = self.seen([text])
-        said = self.tell(pixels)[0][0].tokens
-        return (
-            CaptionRows.from_counts(
-                pixels, TokenStore(Ragged.from_rows([said])), [1], positions=self.longest, special_tokens=self.special_tokens
+    def embed(self, images: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
+        """Return the mean of each image's feature map."""
+        if pool != "mean" or layer not in (-1, 0):
+            raise UserError(
+                f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its map; leave them out"
             )
-            .batch(np.array([0]), 0, 0)
-            .inputs
-        )
-
-    def sizes(self) -> dict[str, Any]:
-        return {**super().sizes(), **Run.sizes(self)}
-
-    def encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
-        """To learn from, a picture a row, with one of its captions; else a row for each caption."""
-        augment = self.recipe.train.augment if training and self.recipe.train.augment.enabled else None
-        return CaptionRows.from_counts(
-            self.pixels(examples),
-            self.side(examples.texts()[0], self.tokenizers[0], training),
-            [len(captions) for captions in examples.captions],
-            positions=self.longest,
-            special_tokens=self.special_tokens,
-            augment=augment,
-            row_per_caption=not training,
-        )
-
-    # how well it does
-
-    def validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
-        """The loss, and greedy BLEU-4 where the recipe asks for it."""
-        scores = super().validate(examples, rows)
-        if number := self.recipe.train.evaluate_sentences:
-            some = examples.select(range(0, len(examples), -(-len(examples) // number)))
-            said = [found[0].text for found in self.tell(self.pixels(some), beam=1)]
-            scores["valid_bleu"] = caption_scores(said, some.captions, orders=(4,), samples=2)["bleu_4"].score
-        return scores
-
-    def score(self, name: str, examples: ImageExamples) -> EvaluationResult:
-        said = [found[0].text for found in self.tell(self.pixels(examples))]
-        scores = caption_scores(said, examples.captions)
-        scores["perplexity"] = self.perplexity(examples)
-        result = EvaluationResult(name, examples, said, scores)
-        if examples.gold:
-            add_scene_scores(self, result, examples)
-        return result
-
-    def paired(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[dict[str, Any]]:
-        """Is each run different from the first on these pictures?"""
-        said = {name: [found[0].text for found in run.tell(run.pixels(examples))] for name, run in runs.items()}
-        return compare_systems(said, transpose_references(examples.captions))
-
-    def signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super().signature()}"
-
-    # what it can do
-
-    def caption(self, pictures: Sequence[ImageInput], **settings: Any) -> list[list[Translation]]:
-        """The best captions of each picture, best first; settings as of `tell`."""
-        return self.tell(self.seen(pictures), **settings)
-
-    def seen(self, pictures: Sequence[ImageInput]) -> np.ndarray:
-        """Pictures as a user gives them, brought to the size that is read: (N, H, W, 3)."""
-        if not len(pictures):
-            return np.zeros((0, *self.frame.size, 3), np.uint8)
-        return decode_images([as_image_source(one) for one in pictures], self.frame)
+        results: list[Any] = [None] * len(images)
+        for batch in sequential_batches(self._images.rows(images), self.recipe.decode.batch_tokens):
+            with torch.no_grad():
+                features = self.model.image_features(batch.to(self.device).inputs["pixels"]).float()  # (B, S, D)
+            for row, vector in zip(batch.rows, features.mean(1, keepdim=True).cpu().numpy()):
+                results[row] = EmbeddedText([str(images[row])], vector)
+        return results
 
     @torch.no_grad()
-    def tell(
+    def _caption_pixels(
         self,
         pixels: Pixels,
         *,
@@ -142,7 +118,7 @@ class CaptionRun(ImageRun):
         top_p: float = 1.0,
         seed: int = 0,
     ) -> list[list[Translation]]:
-        """The `number` best captions of each picture (N, H, W, 3), best first. A `temperature` samples one instead."""
+        """Caption decoded images (N, H, W, 3)."""
         params = search_params(
             self.recipe.decode,
             "captions",
@@ -155,75 +131,203 @@ class CaptionRun(ImageRun):
             top_p=top_p,
             seed=seed,
         )
-        sources = self.sources(pixels, params.max_tokens)
-        found = decode_all(self.model, sources, params, device=self.device, special_tokens=self.special_tokens)
-        return [self.captions(hypotheses) for hypotheses in found]
+        sources = self._sources(pixels, params.max_tokens)
+        found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
+        return [self._captions(hypotheses) for hypotheses in found]
 
-    def sources(self, pixels: Pixels, max_tokens: int | None) -> Sources:
+    def _sources(self, pixels: Pixels, max_tokens: int | None) -> Sources:
         """Return images (N, H, W, 3) as inputs to decode from."""
         rows, columns = self.model.grid
-        limit = min(self.longest, max_tokens + 1 if max_tokens else self.longest)
+        limit = min(self._max_positions, max_tokens + 1 if max_tokens else self._max_positions)
         return Sources(
             [rows * columns] * len(pixels),
             [limit] * len(pixels),
             lambda indices: take_pixels(pixels, np.array(indices)).to(self.device),
         )
 
-    def captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+    def _captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers[0].decode([one.tokens for one in hypotheses])
         return [Translation(text, one.score, one.log_probability, one.tokens) for text, one in zip(texts, hypotheses)]
 
-    def look(self, pictures: Sequence[ImageInput], captions: Sequence[str] | None = None) -> Iterator[CaptionAlignment]:
-        """Where each word of a caption (the model's own, unless others are given) looked in its picture."""
-        pixels = self.seen(pictures)
-        ids = [found[0].tokens for found in self.tell(pixels)] if captions is None else self.ids(captions)
-        if len(ids) != len(pixels):
-            raise UserError(f"{len(pixels)} pictures but {len(ids)} captions: give one for each")
-        return self.looks(pixels, ids)
-
-    def looks(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> Iterator[CaptionAlignment]:
-        """The same of pictures (N, H, W, 3) and the tokens of their captions, whatever was looked at to say the end left out."""
-        rows_of = CaptionRows.from_counts(
-            pixels,
-            TokenStore(Ragged.from_rows(captions)),
-            [1] * len(captions),
-            positions=self.longest,
-            special_tokens=self.special_tokens,
-        )
-        for start in range(0, len(captions), LOOK_AT_ONCE):
-            rows = np.arange(start, min(start + LOOK_AT_ONCE, len(captions)))
-            batch = rows_of.batch(rows, 0, 0).to(self.device)
+    def _align_tokens(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> Iterator[CaptionAlignment]:
+        """Yield the alignment of decoded images (N, H, W, 3) with the tokens of their captions, without the end token."""
+        all_rows = self._rows(pixels, captions)
+        for start in range(0, len(captions), ALIGN_BATCH):
+            rows = np.arange(start, min(start + ALIGN_BATCH, len(captions)))
+            batch = all_rows.batch(rows, 0, 0).to(self.device)
             with torch.no_grad(), watch(self.model, kinds="cross") as seen:
                 self.model(**batch.inputs)
             weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
-                yield self.by_words(captions[i], weights[:, row, :, : len(captions[i])])
+                yield self._align_words(captions[i], weights[:, row, :, : len(captions[i])])
 
-    def by_words(self, caption: Sequence[int], weights: np.ndarray) -> CaptionAlignment:
-        """Sub-words merged into words."""
-        numbers, places = self.tokenizers[0].word_ids(caption), range(weights.shape[-1])
-        merged = np.array([[merge_words(head, numbers, places) for head in layer] for layer in weights])  # (L, H, T, S)
+    def _align_words(self, caption: Sequence[int], weights: np.ndarray) -> CaptionAlignment:
+        """Merge sub-words into words."""
+        word_ids, cells = self.tokenizers[0].word_ids(caption), range(weights.shape[-1])
+        merged = np.array([[merge_words(head, word_ids, cells) for head in layer] for layer in weights])  # (L, H, T, S)
         words = self.tokenizers[0].decode([list(caption)])[0].split()
         mean = Alignment([], words, merged).view()[0] if words else merged[0, 0]
         grid = self.model.grid
         return CaptionAlignment(words, mean.reshape(-1, *grid), merged.reshape(*merged.shape[:3], *grid))
 
-    def embed(self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-        """The mean of each picture's map."""
-        if pool != "mean" or layer not in (-1, 0):
-            raise UserError(f"--layer {layer}, --pool {pool}: of a captioner there is one vector a picture, the mean of its map")
-        found: list[Any] = [None] * len(texts)
-        for batch in sequential_batches(self.unlabelled(texts), self.recipe.decode.batch_tokens):
-            with torch.no_grad():
-                vectors = (
-                    self.model.image_features(batch.to(self.device).inputs["pixels"]).float().mean(1, keepdim=True).cpu().numpy()
-                )
-            for row, vector in zip(batch.rows, vectors):
-                found[row] = EmbeddedText([str(texts[row])], vector)
-        return found
+    # files and examples
 
-    def resize(self, size: tuple[int, int]) -> None:
-        raise UserError(
-            f"{self.folder} captions pictures of one size, {self.frame.size[0]} × {self.frame.size[1]}; "
-            "train another for another size"
+    def _open_files(self) -> None:
+        self._images = ImageReader(self)
+
+    def _build_model(self) -> nn.Module:
+        sizes = self._images.size, self.tokenizers[0].size
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
+
+    @property
+    def _image_encoder(self) -> tuple[Any, Any]:
+        return self.model.encoder, self.recipe.model.encoder
+
+    def _config_sizes(self) -> dict[str, Any]:
+        return {"size": list(self._images.size), **super()._config_sizes()}
+
+    def _rows(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> CaptionRows:
+        return CaptionRows.from_counts(
+            pixels,
+            TokenStore(Ragged.from_rows(captions)),
+            [1] * len(captions),
+            positions=self._max_positions,
+            special_tokens=self._special_tokens,
         )
+
+    def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
+        """Return for training one row per image, with one of its captions; else one row per caption."""
+        return CaptionRows.from_counts(
+            self._images.pixels(examples),
+            self._token_store(examples.texts()[0], self.tokenizers[0], training),
+            [len(captions) for captions in examples.captions],
+            positions=self._max_positions,
+            special_tokens=self._special_tokens,
+            augment=self._images.augmentation(training),
+            row_per_caption=not training,
+        )
+
+    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
+        """Return an image, and its best caption as decoder input."""
+        pixels = self._images.decode([text])
+        tokens = self._caption_pixels(pixels)[0][0].tokens
+        return self._rows(pixels, [tokens]).batch(np.array([0]), 0, 0).inputs
+
+    # scores
+
+    def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
+        """Return the loss, and with `train.evaluate_sentences` the greedy BLEU-4."""
+        scores = super()._validate(examples, rows)
+        if number := self.recipe.train.evaluate_sentences:
+            some = examples.select(range(0, len(examples), -(-len(examples) // number)))
+            outputs = [found[0].text for found in self._caption_pixels(self._images.pixels(some), beam=1)]
+            scores["valid_bleu"] = caption_scores(outputs, some.captions, orders=(4,), samples=2)["bleu_4"].score
+        return scores
+
+    def _outputs(self, examples: ImageExamples) -> list[str]:
+        return [found[0].text for found in self._caption_pixels(self._images.pixels(examples))]
+
+    def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
+        outputs = self._outputs(examples)
+        scores = {**caption_scores(outputs, examples.captions), "perplexity": self._perplexity(examples)}
+        result = EvaluationResult(name, examples, outputs, scores)
+        if examples.gold:
+            add_scene_scores(self, result, examples)
+        return result
+
+    def _compare(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+        outputs = {name: run._outputs(examples) for name, run in runs.items()}
+        return compare_systems(outputs, transpose_references(examples.captions))
+
+    def _signature(self) -> str:
+        decode = self.recipe.decode
+        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
+
+
+# the world of shapes knows whether a caption is true of its image, and where the shapes are that it names
+
+
+def caption_is_true(caption: str, image: shapes.ShapesImage) -> bool:
+    """Whether a caption can be parsed and every statement of it is true."""
+    statement = shapes.parse_caption(caption)
+    return statement is not None and shapes.is_true(statement, image.scene)
+
+
+def add_scene_scores(run: CaptionRun, result: EvaluationResult, examples: ImageExamples) -> None:
+    """Add the fraction of true captions, and of the attention that is on what a noun phrase names."""
+    result.scores["understood"] = accuracy([shapes.parse_caption(text) is not None for text in result.outputs], "understood")
+    result.scores["true"] = accuracy([caption_is_true(text, gold) for text, gold in zip(result.outputs, examples.gold)], "true")
+    layer, head = best_grounding_head(run)
+    result.scores |= grounding_scores(
+        [
+            grounding_fractions(alignment, caption, gold, layer, head)
+            for alignment, caption, gold in gold_alignments(run, examples)
+            if caption.phrases
+        ]
+    )
+    if run.recipe.model.kind == "transformer":
+        result.notes.append(f"attention: layer {layer + 1}, head {head + 1} (chosen on validation images)")
+
+
+def gold_alignments(
+    run: CaptionRun, examples: ImageExamples
+) -> Iterator[tuple[CaptionAlignment, shapes.GroundedCaption, shapes.ShapesImage]]:
+    """Return the alignment of every gold caption of the world, the caption, and its image."""
+    pairs = [(caption, row) for row, gold in enumerate(examples.gold) for caption in gold.captions]
+    pixels = run._images.pixels(examples)
+    ids = run.tokenizers[0].encode([caption.text for caption, _ in pairs])
+    rows = np.array([row for _, row in pairs])
+    alignments = run._align_tokens(
+        take_pixels(pixels, rows).permute(0, 2, 3, 1), [found[: run._max_positions - 1] for found in ids]
+    )
+    return ((alignment, caption, examples.gold[row]) for alignment, (caption, row) in zip(alignments, pairs))
+
+
+def grounding_fractions(
+    alignment: CaptionAlignment, caption: shapes.GroundedCaption, gold: shapes.ShapesImage, layer: int, head: int
+) -> list[tuple[float, float]]:
+    """Return for each noun phrase the fraction of its attention inside its boxes, and that of uniform attention."""
+    weights, size = alignment.heads[layer, head], (gold.scene.size, gold.scene.size)
+    return [
+        attention_in_boxes(weights[phrase.start : phrase.end], phrase.boxes, size)
+        for phrase in caption.phrases
+        if phrase.end <= len(weights)
+    ]
+
+
+def best_grounding_head(run: CaptionRun) -> tuple[int, int]:
+    """Return the (layer, head) that attends most to what is named, on validation images; an LSTM has one."""
+    some = run.data.valid.select(range(min(HEAD_IMAGES, len(run.data.valid))))
+    found = list(gold_alignments(run, some))
+    layers, heads = found[0][0].heads.shape[:2]
+    if layers * heads == 1:
+        return 0, 0
+    return max(
+        ((layer, head) for layer in range(layers) for head in range(heads)),
+        key=lambda at: sum(fraction for one in found for fraction, _ in grounding_fractions(*one, *at)),
+    )
+
+
+CAPTION = Task(
+    name="caption",
+    does="captions images",
+    recipe=CaptionRecipe,
+    run=CaptionRun,
+    models={"lstm": LstmCaptioner, "transformer": TransformerCaptioner},
+    verbs=("caption", "align", "embed"),
+    reads=("image",),
+    metrics=("valid_bleu",),
+    explains="caption",
+    model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),
+    lengths=lambda recipe, given: (recipe.model.encoder.length(recipe.data.height_width), (given or (30, 30))[1]),
+    starter=caption_recipe,
+    card=TaskCard(
+        uses="Captions of images like those it was trained on, and where it attends for each word. Research and teaching.",
+        misuses="Recognising or judging people; telling somebody who cannot see an image what is in it, without a person who "
+        "checks; passing its captions off as a person's words.",
+        limits="It describes fluently what is not there, and captions any image. It repeats the biases of its training "
+        "captions; images unlike its own, and details smaller than its `data.size` shows, come out badly. Where it "
+        "attends is not why it wrote a word.",
+        commands=("caption {} a.jpg", "caption {} a.jpg --out attention.png", "caption {} --gallery wrong.html"),
+    ),
+)

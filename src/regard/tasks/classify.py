@@ -1,73 +1,149 @@
-"""A classifier: a run that says which of some labels a text has."""
+"""Classification of texts, or of pairs of texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
-from torch import Tensor
+from pydantic import model_validator
+from torch import Tensor, nn
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
+from regard.models.bert import EncoderClassifier
+from regard.models.recurrent_encoder import RecurrentClassifier
+from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import EvaluationResult
-from regard.tasks.labels import LabelRun
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.shared.labels import (
+    Prediction,
+    classify_inputs,
+    classify_logits,
+    label_ids,
+    labelled_rows,
+    load_contextual_features,
+    rank_labels,
+    read_labels,
+    text_special_tokens,
+    write_labels,
+)
+from regard.tasks.shared.run_folder import copy_features_run
+from regard.tasks.starters.text_starters import classify_recipe
+from regard.tokens.special_tokens import SpecialTokens
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A label and how probable the model finds it."""
+class ClassifyRecipe(Recipe):
+    """Predict which of several labels a text has."""
 
-    label: str
-    probability: float
+    task: Literal["classify"] = "classify"
+    data: LabelledData
+    model: TextEncoderModel = RecurrentEncoderModel()
+
+    @model_validator(mode="after")
+    def check_pairs(self) -> Self:
+        if self.data.text_pair is not None and self.model.kind != "transformer":
+            raise ValueError(f"data.text_pair: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
+        return self
 
 
-class ClassifyRun(LabelRun):
-    does = "classifies"
+class ClassifyRun(Run):
+    """A text classifier."""
 
-    @classmethod
-    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        super().prepare(folder, recipe, data)
-        named, labels = recipe.data.positive_label, data.train.labels()
-        if named is not None and str(named) not in labels:
-            raise UserError(f"data.positive_label = {named!r} is none of the labels: {', '.join(labels)}")
+    labels: list[str]
 
-    def encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
-        classes = np.array([self.number(label, examples, i) for i, label in enumerate(examples.label)])
-        return self.rows_of(examples, classes, training)
+    embed = embed_texts
 
     def classify(self, texts: Sequence[str]) -> list[list[Prediction]]:
-        """Every label of each text, the most probable first. Where pairs are judged, a tab is between the two."""
-        return self.ranked(self.judged(texts))
+        """Return every label of each text, the most probable first. The texts of a pair are separated by a tab."""
+        return rank_labels(self.labels, classify_logits(self, texts))
 
-    def ranked(self, logits: Tensor) -> list[list[Prediction]]:
-        """Every label by its probability, from what the model says (N, C)."""
-        p = logits.softmax(-1)
-        order = p.argsort(descending=True, stable=True)
-        return [[Prediction(self.labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
+    @classmethod
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        if getattr(recipe.model, "features", None) is not None:
+            copy_features_run(Path(recipe.model.features.run), folder)
+        super()._prepare(folder, recipe, data)
+        check_positive_label(recipe, write_labels(folder, data))
 
-    def right(self, examples: LabelledTexts) -> tuple[list[str], list[bool]]:
-        """What it says of each text, and whether that is so."""
-        said = [judgements[0].label for judgements in self.classify(examples.keys())]
-        return said, [a == b for a, b in zip(said, examples.label)]
+    def _open_files(self) -> None:
+        self.labels = read_labels(self.folder, self._huggingface)
 
-    def validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
-        return {**super().validate(examples, rows), "valid_accuracy": 100 * float(np.mean(self.right(examples)[1]))}
+    def _own_special_tokens(self) -> SpecialTokens:
+        return text_special_tokens(self)
 
-    def score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
-        said, right = self.right(examples)
-        commonest = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
-        scores = {"accuracy": accuracy(right), **classification_scores(said, examples.label, positive=self.positive)}
-        return EvaluationResult(name, examples, said, scores, notes=[f"always saying the commonest label: {commonest:.1%}"])
+    def _build_model(self) -> nn.Module:
+        sizes = self.tokenizers[0].size, len(self.labels)
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
 
-    @property
-    def positive(self) -> str | None:
-        """The label whose F1 counts: the one that the recipe names, or the second of two."""
-        named = self.recipe.data.positive_label
-        return str(named) if named is not None else self.labels[1] if len(self.labels) == 2 else None
+    def _inputs(self, text: str) -> dict[str, Tensor]:
+        return classify_inputs(self, text)
 
-    def paired(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[dict[str, Any]]:
-        return compare_accuracy({name: run.right(examples)[1] for name, run in runs.items()})
+    def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
+        return labelled_rows(self, examples, label_ids(self.labels, examples, examples.label), training)
+
+    def _predictions(self, examples: LabelledTexts) -> list[str]:
+        return [predictions[0].label for predictions in self.classify(examples.keys())]
+
+    def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
+        right = [a == b for a, b in zip(self._predictions(examples), examples.label)]
+        return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(np.mean(right))}
+
+    def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
+        return score_labels(self, name, examples, self._predictions(examples))
+
+    def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[dict[str, Any]]:
+        return compare_labels(runs, examples)
+
+
+def check_positive_label(recipe: Any, labels: Sequence[str]) -> None:
+    """Refuse a positive label that the training data does not have."""
+    named = recipe.data.positive_label
+    if named is not None and str(named) not in labels:
+        raise UserError(f"data.positive_label = {named!r} is none of the labels: {', '.join(labels)}")
+
+
+def positive_label(run: Any) -> str | None:
+    """Return the label whose F1 is reported: the recipe's, or the second of two; None is the mean over all labels."""
+    named = run.recipe.data.positive_label
+    return str(named) if named is not None else run.labels[1] if len(run.labels) == 2 else None
+
+
+def score_labels(run: Any, name: str, examples: Any, predicted: list[str]) -> EvaluationResult:
+    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline."""
+    right = [a == b for a, b in zip(predicted, examples.label)]
+    baseline = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
+    scores = {
+        "accuracy": accuracy(right),
+        **classification_scores(predicted, examples.label, positive=positive_label(run)),
+    }
+    return EvaluationResult(name, examples, predicted, scores, notes=[f"baseline, the most frequent label: {baseline:.1%}"])
+
+
+def compare_labels(runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
+    """Test whether each run's accuracy differs from the first one's."""
+    return compare_accuracy(
+        {name: [a == b for a, b in zip(run._predictions(examples), examples.label)] for name, run in runs.items()}
+    )
+
+
+CLASSIFY = Task(
+    name="classify",
+    does="classifies",
+    recipe=ClassifyRecipe,
+    run=ClassifyRun,
+    models={"transformer": EncoderClassifier, "recurrent": RecurrentClassifier},
+    verbs=("classify", "embed"),
+    metrics=("valid_accuracy",),
+    pretrained=(EncoderModel, LabelledData),
+    explains="label",
+    model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
+    starter=classify_recipe,
+    card=TaskCard(
+        uses="Labels of texts like those it was trained on. Research and teaching.",
+        misuses=f"{HUMAN_CHECK} every decision; judging people by what they write.",
+        limits=f"{TEXT_LIMITS} Its probabilities are not calibrated.",
+        commands=('classify {} "…"', 'embed {} "…"'),
+    ),
+)

@@ -1,18 +1,19 @@
-"""A run that knows which pictures and texts belong together: matches, zero-shot labels, retrieval, vectors of a shared space."""
+"""Contrastive image-text models (CLIP, Radford et al. 2021): which image and which text belong together."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
-from regard.batches.image_rows import ImageClassificationRows, ImageTextRows
+from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
 from regard.corpus.examples import ImageExamples
@@ -20,37 +21,146 @@ from regard.corpus.image_files import IMAGE_SUFFIXES
 from regard.corpus.lines import iterate_lines
 from regard.decoding.batching import batches_by_length
 from regard.errors import UserError
-from regard.models.registry import MODELS
+from regard.models.clip import Clip
+from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run
-from regard.tasks.classify import Prediction
-from regard.tasks.images import ImageInput, ImageRun
+from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.images import ImageInput, ImageReader, resize_images
+from regard.tasks.shared.labels import Prediction, rank_labels
+from regard.tasks.starters.image_starters import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 from regard.training.losses import ContrastiveLoss
 from regard.worlds import shapes
 
 CHOICES = 100
-"""Captions of which one is true."""
+"""Captions to choose from, of which one is true."""
 NEAR_MISS_FRACTION = {"": 0.0, "_near": 0.5}
-"""How many of the false ones are the truth with one thing changed."""
+"""The fraction of the false captions that are the true one with one thing changed."""
 DEFAULT_TEMPLATES = ("{}",)
 
 
+class ContrastiveRecipe(Recipe):
+    """Learn which image and which text belong together."""
+
+    task: Literal["contrastive"] = "contrastive"
+    data: ImageTextData
+    model: ClipModel = ClipModel()
+    train: ContrastiveTraining = ContrastiveTraining()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def check_images(self) -> Self:
+        require_encoder(self, self.model.image, "model.image")
+        return self
+
+
 class PlainText(str):
-    """A text, whatever files are called so."""
+    """A text, even if a file has this name."""
 
 
-class ContrastiveRun(ImageRun):
-    does = "matches pictures and texts"
-    more_marks = (END_NAME,)
+class ContrastiveRun(Run):
+    """A model that embeds images and texts in one space."""
 
-    @classmethod
-    def tokenizer_names(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
+    _extra_special_tokens = (END_NAME,)
 
-    def load_tokenizers(self) -> list[Tokenizer]:
-        found = super().load_tokenizers()
+    resize = resize_images
+
+    def match(
+        self, images: Sequence[ImageInput] | ImageExamples, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES
+    ) -> list[list[Prediction]]:
+        """Return every label of each image, the most probable first (zero-shot classification).
+
+        A label replaces {} in each template, and its vectors are averaged (Radford et al. 2021, sec. 3.1.4).
+        """
+        texts = self._label_vectors(labels, templates)
+        similarities = torch.from_numpy(self._image_vectors(images) @ texts.T)  # (N, C)
+        return rank_labels(labels, float(self.model.scale().detach()) * similarities)
+
+    def similarity(self, images: Sequence[ImageInput] | ImageExamples, texts: Sequence[str]) -> np.ndarray:
+        """Return the cosine similarity of each image and each text (N, M)."""
+        return self._image_vectors(images) @ self._text_vectors(texts).T
+
+    def embed(
+        self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
+    ) -> list[EmbeddedText]:
+        """Return the vector of each image or text in the shared space.
+
+        A path of a file is an image; `read_as`, "image" or "text", overrides that.
+        """
+        if layer != -1 or pool != "mean":
+            raise UserError(f"{self.folder} embeds in one shared space, without layers or pooling: leave out --layer and --pool")
+        if read_as not in (None, "image", "text"):
+            raise UserError(f"--as {read_as}: should be image or text")
+        are_images = [is_image(one) if read_as is None else read_as == "image" for one in texts]
+        image_vectors = iter(self._image_vectors([one for one, image in zip(texts, are_images) if image]))
+        words = [str(one) for one, image in zip(texts, are_images) if not image]
+        if not all(word.strip() for word in words):
+            raise UserError("an empty text has no vectors; leave it out")
+        text_vectors = iter(self._text_vectors(words))
+        return [
+            EmbeddedText([str(one)], next(image_vectors if image else text_vectors)[None])
+            for one, image in zip(texts, are_images)
+        ]
+
+    def zero_shot(
+        self, examples: ImageExamples, labels: Sequence[str] | None = None, templates: Sequence[str] = DEFAULT_TEMPLATES
+    ) -> EvaluationResult:
+        """Return the zero-shot accuracy on images with labels; `labels` defaults to those that occur."""
+        labels = examples.labels() if labels is None else labels
+        if unknown := sorted(set(examples.label) - set(labels)):
+            raise UserError(f"{examples.name} has the label {unknown[0]!r}, which is none of those to choose from")
+        ranked = [[prediction.label for prediction in found] for found in self.match(examples, labels, templates)]
+        scores = {}
+        for k in (1, 5):
+            if k < len(labels):
+                name = "accuracy" if k == 1 else f"accuracy_top{k}"
+                scores[name] = accuracy([right in found[:k] for found, right in zip(ranked, examples.label)], name)
+        return self._sign(EvaluationResult(examples.name, examples, [found[0] for found in ranked], scores))
+
+    # vectors
+
+    @torch.no_grad()
+    def _image_vectors(self, images: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
+        """Return a unit vector of each image (N, E); a dataset is decoded once and cached."""
+        found = np.zeros((len(images), self.recipe.model.projection_width), np.float32)
+        for batch in distributed.shard(sequential_batches(self._images.rows(images), EVALUATE_TOKENS)):
+            found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
+        return distributed.all_reduce_sum(found)
+
+    @torch.no_grad()
+    def _text_vectors(self, texts: Sequence[str]) -> np.ndarray:
+        """Return a unit vector of each text (N, E); equal texts are read once."""
+        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        ids = self._ids(list(number))
+        found = np.zeros((len(number), self.recipe.model.projection_width), np.float32)
+        for rows in distributed.shard(
+            batches_by_length([len(row) + self._special_tokens.num_added for row in ids], EMBED_TOKENS)
+        ):
+            inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), self._special_tokens)
+            inputs = {name: part.to(self.device) for name, part in inputs.items()}
+            found[rows] = self.model.text_features(**inputs).cpu().numpy()
+        return distributed.all_reduce_sum(found)[[number[text] for text in texts]]
+
+    def _label_vectors(self, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> np.ndarray:
+        """Return a unit vector for each label (C, E), the mean over templates."""
+        require_labels(labels, templates)
+        texts = self._text_vectors([template.replace("{}", label) for label in labels for template in templates])
+        mean = texts.reshape(len(labels), len(templates), -1).mean(1)
+        return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+
+    def _vectors(self, examples: ImageExamples) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """Return the vectors of the images, of all their captions, and the image that each caption belongs to."""
+        owners = [i for i, captions in enumerate(examples.captions) for _ in captions]
+        texts = [caption for captions in examples.captions for caption in captions]
+        return self._image_vectors(examples), self._text_vectors(texts), owners
+
+    # files and examples
+
+    def _open_files(self) -> None:
+        self._images = ImageReader(self)
+
+    def _load_tokenizers(self) -> list[Tokenizer]:
+        found = super()._load_tokenizers()
         for tokenizer in found:
             end = tokenizer.library.token_to_id(END_NAME)
             if tokenizer.special_tokens == DEFAULT_SPECIAL_TOKENS:
@@ -59,218 +169,117 @@ class ContrastiveRun(ImageRun):
                 )
         return found
 
-    def build_model(self) -> nn.Module:
-        settings = self.recipe.model
-        return MODELS["contrastive"][settings.kind](
-            settings, self.frame.size, self.tokenizers[0].size, self.recipe.train.regularize
-        )
-
-    def sizes(self) -> dict[str, Any]:
-        return {"size": list(self.frame.size), "vocabularies": [self.tokenizers[0].size]}
+    def _build_model(self) -> nn.Module:
+        sizes = self._images.size, self.tokenizers[0].size
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
 
     @property
-    def eye(self) -> tuple[Any, Any]:
+    def _max_positions(self) -> int:
+        return self.recipe.model.length(self._images.size)
+
+    @property
+    def _image_encoder(self) -> tuple[Any, Any]:
         return self.model.image, self.recipe.model.image
 
-    def reading(self, text: ImageInput) -> dict[str, Tensor]:
-        """A picture by its path, or a text: one of the two towers reads."""
-        return super().reading(text) if is_image(text) else Run.reading(self, str(text))
+    def _config_sizes(self) -> dict[str, Any]:
+        return {"size": list(self._images.size), "vocabularies": [self.tokenizers[0].size]}
 
-    def read(self, inputs: dict[str, Tensor]) -> Any:
-        return self.model.image_features(**inputs) if "pixels" in inputs else self.model.text_features(**inputs)
-
-    # what it learns from
-
-    def encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
+    def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         texts = [caption for captions in examples.captions for caption in captions]
-        side = self.side(texts, self.tokenizers[0], training)
-        first = np.cumsum([0, *map(len, examples.captions)])
-        augment = self.recipe.train.augment if training and self.recipe.train.augment.enabled else None
+        store = self._token_store(texts, self.tokenizers[0], training)
         return ImageTextRows(
-            self.pixels(examples),
-            replace(side, max_length=self.recipe.model.max_length - self.special_tokens.num_added),
-            first,
-            self.longest,
-            self.special_tokens,
-            augment,
+            self._images.pixels(examples),
+            replace(store, max_length=self.recipe.model.max_length - self._special_tokens.num_added),
+            np.cumsum([0, *map(len, examples.captions)]),
+            self._max_positions,
+            self._special_tokens,
+            self._images.augmentation(training),
         )
 
-    def objective(self) -> ContrastiveLoss:
-        return ContrastiveLoss(self.recipe.train.regularize.label_smoothing)
+    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
+        """Return the inputs of one tower: an image by its path, or a text."""
+        return self._images.inputs(text) if is_image(text) else super()._inputs(str(text))
 
-    # how well it does
+    def _forward(self, inputs: dict[str, Tensor]) -> Any:
+        return self.model.image_features(**inputs) if "pixels" in inputs else self.model.text_features(**inputs)
+
+    # scores
 
     @torch.no_grad()
-    def validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
-        """The loss of batches as large as those in training, and how often a picture finds its caption among those of all, one
-        each, and a caption its picture."""
+    def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
+        """Return the loss of batches as large as in training, and the mean recall@1 of both directions over all pairs."""
         number, size = len(rows), self.recipe.train.images_per_batch
         images, texts = (torch.zeros(number, self.recipe.model.projection_width) for _ in range(2))
         for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            one, other, _ = self.model(**batch.to(self.device).inputs)
-            images[batch.rows], texts[batch.rows] = one.cpu(), other.cpu()
+            image, text, _ = self.model(**batch.to(self.device).inputs)
+            images[batch.rows], texts[batch.rows] = image.cpu(), text.cpu()
         images, texts = distributed.all_reduce_sum(images), distributed.all_reduce_sum(texts)
-        similar, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
+        logits, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
         for start in range(0, number, size):
-            part = similar[start : start + size, start : start + size]
+            part = logits[start : start + size, start : start + size]
             loss -= (part.log_softmax(0) + part.log_softmax(1)).diagonal().sum() / 2
-        places = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
-        return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((place == 0).mean()) for place in places)}
+        ranks = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
+        return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((rank == 0).mean()) for rank in ranks)}
 
-    def score(self, name: str, examples: ImageExamples) -> EvaluationResult:
-        """Retrieval both ways; on the world of shapes also the true caption among false ones. What it says of each picture is the
-        nearest caption of all."""
-        images, texts, owners = self.vectors_of(examples)
-        flat = [caption for captions in examples.captions for caption in captions]
-        nearest = [flat[int(np.argmax(texts @ image))] for image in images]
+    def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
+        """Return recall@1, 5 and 10 of both directions; on the world of shapes, also of the true caption among false ones.
+
+        The output for an image is the nearest of all captions.
+        """
+        images, texts, owners = self._vectors(examples)
+        captions = [caption for captions in examples.captions for caption in captions]
+        nearest = [captions[int(np.argmax(texts @ image))] for image in images]
         scores = retrieval_scores(images, texts, owners)
         if examples.gold:
-            scores.update(self.choose_true(examples, images))
+            scores.update(self._choose_true(examples, images))
         return EvaluationResult(name, examples, nearest, scores)
 
-    def retrieve(self, examples: ImageExamples) -> dict[str, Score]:
-        """R@1, R@5 and R@10, from pictures to their captions and back."""
-        return retrieval_scores(*self.vectors_of(examples))
-
-    def choose_true(self, examples: ImageExamples, images: np.ndarray | None = None) -> dict[str, Score]:
-        """How often a caption that is true of a picture of the world of shapes is nearest to it, among others that are false."""
-        images = self.image_vectors(examples) if images is None else images
+    def _choose_true(self, examples: ImageExamples, images: np.ndarray | None = None) -> dict[str, Score]:
+        """Return how often the true caption of an image of the world of shapes is nearer than CHOICES - 1 false ones."""
+        images = self._image_vectors(examples) if images is None else images
         return {
-            f"true_of_{CHOICES}{name}": self.choose(examples, images, near, f"true_of_{CHOICES}{name}")
+            f"true_of_{CHOICES}{name}": self._choose(examples, images, near, f"true_of_{CHOICES}{name}")
             for name, near in NEAR_MISS_FRACTION.items()
         }
 
-    def choose(self, examples: ImageExamples, images: np.ndarray, near: float, name: str) -> Score:
+    def _choose(self, examples: ImageExamples, images: np.ndarray, near: float, name: str) -> Score:
         choices = [
-            [captions[0], *shapes.false_captions(picture.scene, CHOICES - 1, Random(f"false {row}"), near)]
-            for row, (captions, picture) in enumerate(zip(examples.captions, examples.gold))
+            [captions[0], *shapes.false_captions(image.scene, CHOICES - 1, Random(f"false {row}"), near)]
+            for row, (captions, image) in enumerate(zip(examples.captions, examples.gold))
         ]
         number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
-        vectors = self.text_vectors(list(number))
+        vectors = self._text_vectors(list(number))
         similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
         return accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
 
-    def zero_shot(
-        self, examples: ImageExamples, labels: Sequence[str] | None = None, templates: Sequence[str] = DEFAULT_TEMPLATES
-    ) -> EvaluationResult:
-        """How often the nearest label is the right one of pictures with labels; those that occur, when none are given."""
-        labels = examples.labels() if labels is None else labels
-        if strange := sorted(set(examples.label) - set(labels)):
-            raise UserError(f"{examples.name} has the label {strange[0]!r}, which is none of those to choose from")
-        ranked = [[judged.label for judged in found] for found in self.match(examples, labels, templates)]
-        scores = {
-            f"accuracy{f'_top{k}' if k > 1 else ''}": accuracy(
-                [right in found[:k] for found, right in zip(ranked, examples.label)], f"accuracy{f'_top{k}' if k > 1 else ''}"
-            )
-            for k in (1, 5)
-            if k < len(labels)
-        }
-        return self.signed(EvaluationResult(examples.name, examples, [found[0] for found in ranked], scores))
-
-    def paired(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[dict[str, Any]]:
         return compare_accuracy(
-            {name: retrieval_ranks(*run.vectors_of(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
+            {name: retrieval_ranks(*run._vectors(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
         )
 
-    # what it can do
 
-    def match(
-        self, pictures: Sequence[ImageInput] | ImageExamples, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES
-    ) -> list[list[Prediction]]:
-        """Every label of each picture, the most probable first. A label is put in the place of {} in each template, and the mean
-        of its vectors counts (Radford et al. 2021, sec. 3.1.4)."""
-        texts = self.label_vectors(labels, templates)
-        near = torch.from_numpy(self.image_vectors(pictures) @ texts.T)  # (N, C)
-        p = (float(self.model.scale().detach()) * near).softmax(-1)
-        order = p.argsort(descending=True, stable=True)
-        return [[Prediction(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
-
-    def similarity(self, pictures: Sequence[ImageInput] | ImageExamples, texts: Sequence[str]) -> np.ndarray:
-        """How near each picture is to each text, from -1 to 1: (N, M)."""
-        return self.image_vectors(pictures) @ self.text_vectors(texts).T
-
-    def labels_from(self, given: str) -> list[str]:
-        """Labels with commas between them, or those in a file, one a line."""
-        if Path(given).is_file():
-            return [line.strip() for line in iterate_lines(Path(given)) if line.strip()]
-        return [label.strip() for label in given.split(",")] if given.strip() else []
-
-    def label_vectors(self, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> np.ndarray:
-        """A vector of length 1 for each label: (C, E)."""
-        require_labels(labels, templates)
-        texts = self.text_vectors([template.replace("{}", label) for label in labels for template in templates])
-        mean = texts.reshape(len(labels), len(templates), -1).mean(1)
-        return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
-
-    @torch.no_grad()
-    def image_vectors(self, pictures: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
-        """A vector of length 1 of each picture: (N, E). A set is decoded once and kept; pictures by themselves are not."""
-        rows = (
-            ImageClassificationRows(self.pixels(pictures), np.zeros(len(pictures), np.int64), self.longest)
-            if isinstance(pictures, ImageExamples)
-            else self.unlabelled(pictures)
-        )
-        found = np.zeros((len(pictures), self.recipe.model.projection_width), np.float32)
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
-        return distributed.all_reduce_sum(found)
-
-    @torch.no_grad()
-    def text_vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """A vector of length 1 of each text: (N, E). The same text is read once."""
-        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        ids = self.ids(list(number))
-        found = np.zeros((len(number), self.recipe.model.projection_width), np.float32)
-        for rows in distributed.shard(batches_by_length([len(row) + self.special_tokens.num_added for row in ids], EMBED_TOKENS)):
-            inputs: dict[str, Tensor] = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), self.special_tokens)
-            inputs = {name: part.to(self.device) for name, part in inputs.items()}
-            found[rows] = self.model.text_features(**inputs).cpu().numpy()
-        return distributed.all_reduce_sum(found)[[number[text] for text in texts]]
-
-    def vectors_of(self, examples: ImageExamples) -> tuple[np.ndarray, np.ndarray, list[int]]:
-        """Of the pictures, of all their captions, and which picture each caption belongs to."""
-        owners = [i for i, captions in enumerate(examples.captions) for _ in captions]
-        return (
-            self.image_vectors(examples),
-            self.text_vectors([caption for captions in examples.captions for caption in captions]),
-            owners,
-        )
-
-    def embed(
-        self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
-    ) -> list[EmbeddedText]:
-        """The vector of each picture or text in the shared space. What is the path of a file is a picture; `read_as`, "image" or
-        "text", says otherwise."""
-        if layer != -1 or pool != "mean":
-            raise UserError(
-                f"{self.folder} gives vectors of its shared space, which has no layers and nothing to pool: "
-                "leave out --layer and --pool"
-            )
-        if read_as not in (None, "image", "text"):
-            raise UserError(f"--as {read_as}: should be image or text")
-        seen = [is_image(one) if read_as is None else read_as == "image" for one in texts]
-        images = iter(self.image_vectors([one for one, picture in zip(texts, seen) if picture]))
-        words = [str(one) for one, picture in zip(texts, seen) if not picture]
-        if not all(word.strip() for word in words):
-            raise UserError("there are no vectors of an empty text")
-        read_texts = iter(self.text_vectors(words))
-        return [EmbeddedText([str(one)], next(images if picture else read_texts)[None]) for one, picture in zip(texts, seen)]
+def parse_labels(given: str) -> list[str]:
+    """Return the labels in a text, separated by commas, or in a file, one per line."""
+    if Path(given).is_file():
+        return [line.strip() for line in iterate_lines(Path(given)) if line.strip()]
+    return [label.strip() for label in given.split(",")] if given.strip() else []
 
 
 def is_image(given: ImageInput) -> bool:
-    """Whether it is the path of a picture, or pixels, and not a text."""
+    """Whether an input is an image (pixels, or the path of a file) and not a text."""
     if not isinstance(given, str) or isinstance(given, PlainText):
         return not isinstance(given, str)
     if "\n" not in given and len(given) < 4096 and Path(given).is_file():
         return True
     if given.lower().endswith(IMAGE_SUFFIXES) and len(given.split()) == 1:
-        raise UserError(f"no picture at {given}; to read it as a text, add --as text")
+        raise UserError(f"no image at {given}; to read it as a text, add --as text")
     return False
 
 
 def require_labels(labels: Sequence[str], templates: Sequence[str]) -> None:
+    """Check labels and templates."""
     if not labels:
-        raise UserError("no labels to choose from; give some: --labels 'a cat,a dog', or a file with one a line")
+        raise UserError("no labels to choose from; give some: --labels 'a cat,a dog', or a file with one per line")
     if empty := [number for number, label in enumerate(labels, start=1) if not label.strip()]:
         raise UserError(f"label {empty[0]} is empty; leave it out")
     if twice := [label for label in labels if labels.count(label) > 1]:
@@ -280,3 +289,31 @@ def require_labels(labels: Sequence[str], templates: Sequence[str]) -> None:
     for template in templates:
         if "{}" not in template:
             raise UserError(f"--template {template!r} has no place for a label; write {{}} there")
+
+
+CONTRASTIVE = Task(
+    name="contrastive",
+    does="matches images and texts",
+    recipe=ContrastiveRecipe,
+    run=ContrastiveRun,
+    models={"clip": Clip},
+    verbs=("match", "similarity", "zero_shot", "embed", "resize"),
+    reads=("text", "image"),
+    loss=lambda run: ContrastiveLoss(run.recipe.train.regularize.label_smoothing),
+    metrics=("valid_recall",),
+    pretrained=(ClipModel, ImageTextData),
+    explains="similarity",
+    model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),
+    lengths=lambda recipe, given: (recipe.model.image.length(recipe.data.height_width), recipe.model.max_length),
+    starter=contrastive_recipe,
+    card=TaskCard(
+        uses="Which of some texts fits an image, and which image a text; search among images like those it was trained "
+        "on. Research and teaching.",
+        misuses="Recognising, sorting or judging people; watching over them; any label that was not tried on images like "
+        "those at hand.",
+        limits="It compares the texts it is given, and ranks one first even where none fits. How a label is worded changes "
+        "the result. It repeats the biases of its training images and captions; it counts badly and confuses who "
+        "is where. Its probabilities are over the labels given, and not calibrated.",
+        commands=('match {} a.jpg --labels "a cat,a dog"', 'embed {} a.jpg "a cat"'),
+    ),
+)

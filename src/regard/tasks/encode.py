@@ -1,7 +1,79 @@
-"""A run that only reads: a bare encoder, whose vectors are what is wanted of it."""
+"""Encoders without a head, opened from Hugging Face folders: vectors of texts and of images. They are never trained."""
 
-from regard.tasks.base import Run
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.models.bert import TextEmbedder
+from regard.models.vit import ImageEmbedder
+from regard.recipe import BaseImageData, EncoderModel, TextData, VitModel
+from regard.tasks.base import Run, Task, TaskCard, embed_texts
+from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.shared.images import ImageInput, ImageReader, embed_images, resize_images
 
 
 class EncodeRun(Run):
-    does = "reads"
+    """A text encoder."""
+
+    embed = embed_texts
+
+
+class EncodeImagesRun(Run):
+    """An image encoder."""
+
+    embed = embed_images
+    resize = resize_images
+
+    def _open_files(self) -> None:
+        self._images = ImageReader(self)
+
+    @classmethod
+    def _tokenizer_files(cls, recipe: Any) -> list[str]:
+        return []
+
+    def _build_model(self) -> nn.Module:
+        return self.task.build(self.recipe.model, self._images.size, self.recipe.train.regularize)
+
+    @property
+    def _max_positions(self) -> int:
+        return self.recipe.model.length(self._images.size)
+
+    def _config_sizes(self) -> dict[str, Any]:
+        return {"size": list(self._images.size)}
+
+    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
+        return self._images.inputs(text)
+
+
+ENCODE = Task(
+    name="encode",
+    does="embeds texts",
+    recipe=None,
+    run=EncodeRun,
+    models={"transformer": TextEmbedder},
+    verbs=("embed",),
+    pretrained=(EncoderModel, TextData),
+    card=TaskCard(
+        uses="Vectors of texts and of words in their sentences, to compare and to search by. Research and teaching.",
+        misuses=f"{HUMAN_CHECK} what is found; judging people by what is near to what.",
+        limits=TEXT_LIMITS,
+        commands=('embed {} "…"', 'embed {} "…" --pool words'),
+    ),
+)
+ENCODE_IMAGES = Task(
+    name="encode",
+    does="embeds images",
+    recipe=None,
+    run=EncodeImagesRun,
+    models={"vit": ImageEmbedder},
+    verbs=("embed", "resize"),
+    reads=("image",),
+    pretrained=(VitModel, BaseImageData),
+    model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
+    card=TaskCard(
+        uses="Vectors of images, to compare and to search by. Research and teaching.",
+        misuses="Recognising or judging people by what is near to what.",
+        limits="It repeats the biases of its training images; images unlike them come out badly.",
+        commands=("embed {} a.jpg",),
+    ),
+)

@@ -1,10 +1,12 @@
-"""A run that says pictures in codes, and makes them of codes again."""
+"""Image codes (the dVAE of DALL·E, Ramesh et al. 2021; VQ-VAE, van den Oord et al. 2017): images as grids of codes and back."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
+from torch import Tensor, nn
 
 from regard.batches.batch import Batch
 from regard.batches.batches import sequential_batches
@@ -12,66 +14,111 @@ from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.rows import Rows
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
-from regard.models.dvae import Reconstruction
+from regard.models.dvae import Dvae, Reconstruction
+from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring.reconstruction import psnr, reconstruction_scores
-from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, EvaluationResult
-from regard.tasks.images import ImageInput, ImageRun
-from regard.training.losses import Objective, ReconstructionLoss
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.tasks.starters.image_starters import image_codes_recipe
+from regard.training.losses import ReconstructionLoss
 
-AT_ONCE = 256
+DECODE_BATCH = 256
 
 
-class ImageCodesRun(ImageRun):
-    does = "says pictures in codes"
+class ImageCodesRecipe(Recipe):
+    """Encode an image as a grid of codes, and reconstruct it from them."""
 
-    def sizes(self) -> dict[str, Any]:
-        return {**super().sizes(), "vocabularies": [self.recipe.model.codebook_size], "grid": list(self.model.grid)}
+    task: Literal["image-codes"] = "image-codes"
+    data: BaseImageData
+    tokens: None = None  # type: ignore[assignment]
+    """Images have none."""
+    model: DvaeModel = DvaeModel()
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
 
-    def encode(self, examples: Any, *, training: bool = False) -> Any:
-        """Of the recipe's pictures, rows to learn from. Of pictures as a user gives them, their codes (N, h, w)."""
-        if isinstance(examples, ImageExamples):
-            augment = self.recipe.train.augment if training and self.recipe.train.augment.enabled else None
-            return ImageClassificationRows(self.pixels(examples), np.zeros(len(examples), np.int64), self.longest, augment)
-        return self.codes_of(self.unlabelled(examples))
+    @model_validator(mode="after")
+    def check_images(self) -> Self:
+        step = self.model.downsampling
+        for side in self.data.height_width:
+            if side % step:
+                raise ValueError(
+                    f"data.size = {self.data.size} is not a multiple of model.downsampling = {step}: "
+                    f"{max(1, round(side / step)) * step} is"
+                )
+        if self.model.quantizer == "vq" and self.model.codebook_update == "ema" and self.train.ema_decay:
+            raise ValueError(
+                "train.ema_decay: the codebook is a moving average already, and would not fit one of the other weights; "
+                "set it to 0, or model.codebook_update = 'loss'"
+            )
+        return self
+
+
+class ImageCodesRun(Run):
+    """A discrete autoencoder of images."""
+
+    def encode(self, images: Sequence[ImageInput]) -> np.ndarray:
+        """Return the codes (N, h, w) of images."""
+        return self._codes(self._images.rows(images))
 
     @torch.no_grad()
-    def codes_of(self, rows: Rows) -> np.ndarray:
-        """The codes (N, h, w) of pictures that have their size already."""
+    def decode(self, codes: Any) -> np.ndarray:
+        """Return the images (N, H, W, 3) of codes (N, h, w)."""
+        codes, size, grid = torch.as_tensor(np.asarray(codes)), self.recipe.model.codebook_size, self.model.grid
+        if codes.dim() != 3 or tuple(codes.shape[1:]) != grid:
+            raise UserError(f"codes of the shape {tuple(codes.shape)}; images of {self.folder} have (N, {grid[0]}, {grid[1]})")
+        if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= size)):
+            raise UserError(f"codes should be integers from 0 to {size - 1}")
+        found = [
+            self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy() for part in codes.long().split(DECODE_BATCH)
+        ]
+        return np.concatenate(found) if found and len(codes) else np.zeros((0, *self._images.size, 3), np.uint8)
+
+    @torch.no_grad()
+    def _codes(self, rows: Rows) -> np.ndarray:
         found = np.zeros((len(rows), *self.model.grid), np.int64)
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             found[batch.rows] = self.model.encode(**batch.to(self.device).inputs).cpu()
         return found
 
-    @torch.no_grad()
-    def decode(self, codes: Any) -> np.ndarray:
-        """Pictures (N, H, W, 3) from codes (N, h, w)."""
-        codes, book = torch.as_tensor(np.asarray(codes)), self.recipe.model.codebook_size
-        if codes.dim() != 3 or tuple(codes.shape[1:]) != self.model.grid:
-            raise UserError(
-                f"codes of the shape {tuple(codes.shape)}; pictures of {self.folder} have (N, {self.model.grid[0]}, "
-                f"{self.model.grid[1]})"
-            )
-        if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= book)):
-            raise UserError(f"codes should be whole numbers from 0 to {book - 1}")
-        made = [self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy() for part in codes.long().split(AT_ONCE)]
-        return np.concatenate(made) if made and len(codes) else np.zeros((0, *self.frame.size, 3), np.uint8)
+    def _open_files(self) -> None:
+        self._images = ImageReader(self)
 
-    def objective(self) -> Objective:
-        return ReconstructionLoss()
+    @classmethod
+    def _tokenizer_files(cls, recipe: Any) -> list[str]:
+        return []
+
+    def _build_model(self) -> nn.Module:
+        return self.task.build(self.recipe.model, self._images.size, self.recipe.train.regularize)
+
+    @property
+    def _max_positions(self) -> int:
+        return self.recipe.model.length(self._images.size)
+
+    def _config_sizes(self) -> dict[str, Any]:
+        vocabularies = [self.recipe.model.codebook_size]
+        return {"size": list(self._images.size), "vocabularies": vocabularies, "grid": list(self.model.grid)}
+
+    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
+        return self._images.inputs(text)
+
+    def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
+        labels = np.zeros(len(examples), np.int64)
+        return ImageClassificationRows(
+            self._images.pixels(examples), labels, self._max_positions, self._images.augmentation(training)
+        )
 
     @torch.no_grad()
-    def rebuilt(self, rows: Rows) -> Iterator[tuple[Batch, Reconstruction, np.ndarray]]:
-        """Batches, what is made of them, and the mean squared error of each picture, of pixels from 0 to 1 (B,)."""
+    def _reconstruct(self, rows: Rows) -> Iterator[tuple[Batch, Reconstruction, np.ndarray]]:
+        """Yield batches, their reconstruction, and the mean squared error of each image, of pixels from 0 to 1 (B,)."""
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             there = batch.to(self.device)
             made = self.model(**there.inputs)
-            apart = self.model.to_pixels(made.prediction).float() - there.inputs["pixels"].float()
-            yield there, made, (apart / 255).square().mean((1, 2, 3)).cpu().numpy()
+            difference = self.model.to_pixels(made.prediction).float() - there.inputs["pixels"].float()
+            yield there, made, (difference / 255).square().mean((1, 2, 3)).cpu().numpy()
 
-    def validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
-        """From hard codes; what they cost is no part of the loss here."""
+    def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
+        """Return the reconstruction loss from hard codes, without the cost of the codes."""
         loss, errors, used = torch.zeros((), device=self.device), np.zeros(2), set()
-        for batch, made, error in self.rebuilt(rows):
+        for batch, made, error in self._reconstruct(rows):
             loss += self.model.pixel_loss(made.prediction, batch.inputs["pixels"]).sum()
             errors += [error.sum(), len(error)]
             used.update(made.codes.unique().tolist())
@@ -81,11 +128,29 @@ class ImageCodesRun(ImageRun):
             "valid_codes_used": 100 * len(used) / self.recipe.model.codebook_size,
         }
 
-    def score(self, name: str, examples: ImageExamples) -> EvaluationResult:
+    def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
         errors, codes = np.zeros(len(examples)), np.zeros((len(examples), *self.model.grid), np.int64)
-        for batch, made, error in self.rebuilt(self.encode(examples)):
+        for batch, made, error in self._reconstruct(self._encode(examples)):
             errors[batch.rows], codes[batch.rows] = error, made.codes.cpu()
         return EvaluationResult(name, examples, [], reconstruction_scores(errors, codes, self.recipe.model.codebook_size))
 
-    def embed(self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-        raise UserError(f"{self.folder} says pictures in codes and has no vectors of them; in Python: run.encode(pictures)")
+
+IMAGE_CODES = Task(
+    name="image-codes",
+    does="encodes images as codes",
+    recipe=ImageCodesRecipe,
+    run=ImageCodesRun,
+    models={"dvae": Dvae},
+    verbs=("encode", "decode"),
+    reads=("image",),
+    loss=lambda run: ReconstructionLoss(),
+    model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
+    lengths=lambda recipe, given: (recipe.model.length(recipe.data.height_width),) * 2,
+    starter=image_codes_recipe,
+    card=TaskCard(
+        uses="Images like those it was trained on in few numbers, for models that generate images. Research and teaching.",
+        misuses="Keeping images whose details matter; showing its reconstruction of a person's image as that person.",
+        limits="A reconstruction is like the image and not the same; images unlike those it was trained on come out badly.",
+        commands=("evaluate {}",),
+    ),
+)

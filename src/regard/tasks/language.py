@@ -1,11 +1,13 @@
-"""A language model: a run that says what comes next, and writes on."""
+"""Language modelling: predict the next token, generate text from a prompt."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from regard.batches.language_rows import LanguageModelRows, StreamRows
@@ -16,64 +18,79 @@ from regard.decoding.greedy import decode_steps
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
-from regard.tasks.base import EvaluationResult, Run
+from regard.models.gpt import Gpt
+from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
+from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.shared.card_texts import GENERATED_MISUSE, TEXT_LIMITS
+from regard.tasks.starters.text_starters import language_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
-WRITE_AT_ONCE = 64
+GENERATE_BATCH = 64
+
+
+class LanguageRecipe(Recipe):
+    """Predict the next token of a text."""
+
+    task: Literal["language"] = "language"
+    data: TextData
+    model: LanguageModel = RecurrentDecoderModel()
+
+    @model_validator(mode="after")
+    def check_data(self) -> Self:
+        if self.data.overlap >= self.model.max_length:
+            raise ValueError(
+                f"data.overlap = {self.data.overlap} leaves nothing of a window of model.max_length = "
+                f"{self.model.max_length} tokens; lower it"
+            )
+        if self.data.pack and self.model.kind != "transformer":
+            raise ValueError(
+                f"data.pack: a model of kind {self.model.kind!r} would read on from one line into the next; "
+                "set model.kind = 'transformer'"
+            )
+        if self.model.kind == "elmo":
+            require_fixed_split(self)
+        return self
 
 
 @dataclass(frozen=True)
 class GeneratedText:
+    """A prompt and its continuation."""
+
     text: str
-    """The prompt and what was written after it."""
-    generated_text: str
-    """What was written after it."""
+    """The prompt and the continuation."""
+    continuation: str
     score: float
-    """Log-probability of its tokens, and of the end mark where it ended by itself."""
+    """Log-probability of the generated tokens, with that of the end token if the model ended the text."""
     tokens: list[int]
-    """What was written; with a stop string, up to the one that it ended in."""
+    """The generated tokens; with a stop string, up to the token that completed it."""
 
 
 class TextStream(Iterator[str]):
-    """A text while it is written: an iterator of its pieces, which may be left at any time."""
+    """A text while it is generated: an iterator of its pieces, which may be closed at any time."""
 
-    def __init__(self, writer: TextStreamer, pieces: Generator[str]):
-        self.writer, self.pieces = writer, pieces
-        self.prompt = writer.prompt
-        """What the text begins with: the prompt, as the model reads it."""
+    def __init__(self, streamer: TextStreamer, pieces: Generator[str]):
+        self._streamer, self._pieces = streamer, pieces
+        self.prompt = streamer.prompt
+        """The prompt as the model reads it."""
 
     def __next__(self) -> str:
-        return next(self.pieces)
+        return next(self._pieces)
 
     def close(self) -> None:
-        """Write no further, and let go of what that needed."""
-        self.pieces.close()
+        """Stop generating, and free what it needed."""
+        self._pieces.close()
 
     @property
     def result(self) -> GeneratedText:
-        """As far as it has been written."""
-        return generated_text(self.writer)
+        """The text generated so far."""
+        return generated_text(self._streamer)
 
 
 class LanguageRun(Run):
-    does = "writes on"
+    """A language model."""
 
-    def encode(self, examples: TextLines, *, training: bool = False) -> Rows:
-        side, marks = self.side(examples.text, self.tokenizers[0], training), self.special_tokens
-        if marks.bos == NO_TOKEN:  # as GPT-2 was trained: the end of one text begins the next
-            marks = replace(marks, bos=marks.eos)
-        if marks.eos == NO_TOKEN:
-            raise UserError(f"{self.folder}: nothing marks where a text ends, so that texts cannot be told apart")
-        if self.recipe.model.kind == "elmo":
-            return BidirectionalRows(side, special_tokens=self.special_tokens)
-        if not self.recipe.data.stream:
-            return LanguageModelRows(side, special_tokens=marks)
-        ends = np.full((len(side.ids), 1), self.special_tokens.eos, side.ids.flat.dtype)
-        lines = [part for line, end in zip(range(len(side.ids)), ends) for part in (side.ids[line], end)]
-        return StreamRows(np.concatenate(lines), self.recipe.model.max_length, 0 if training else self.recipe.data.overlap)
-
-    def score(self, name: str, examples: TextLines) -> EvaluationResult:
-        return EvaluationResult(name, examples, [], {"perplexity": self.perplexity(examples)})
+    embed = embed_texts
 
     def generate(
         self,
@@ -89,19 +106,21 @@ class LanguageRun(Run):
         number: int = 1,
         place: int = 0,
     ) -> list[GeneratedText]:
-        """Write on from each prompt, the likeliest token each time; with a `temperature`, draw instead, `number` texts a prompt,
-        one after another. A text ends before the first of its `stop` strings. What is drawn depends on the seed, the place of
-        the prompt among all (`place` is that of the first) and which of its texts it is, not on the batch."""
-        manner = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, number)
-        begun = list(product(enumerate(self.begun(prompts, place), start=place), range(number)))
-        found: list[GeneratedText] = []
-        for start in range(0, len(begun), WRITE_AT_ONCE):
-            rows = begun[start : start + WRITE_AT_ONCE]
-            writers = [self.writer(ids, manner) for (_, ids), _ in rows]
-            for _ in self.write(writers, manner, [sample_index(prompt, sample) for (prompt, _), sample in rows]):
+        """Continue each prompt greedily, or with a `temperature` by sampling `number` texts per prompt, one after another.
+
+        A text ends before the first of its `stop` strings. A sample depends on the seed, the index of the prompt among all
+        prompts (`place` is that of the first) and the number of the sample, not on the batch.
+        """
+        params = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, number)
+        prompted = list(product(enumerate(self._encode_prompts(prompts, place), start=place), range(number)))
+        results: list[GeneratedText] = []
+        for start in range(0, len(prompted), GENERATE_BATCH):
+            rows = prompted[start : start + GENERATE_BATCH]
+            streamers = [self._streamer(ids, params) for (_, ids), _ in rows]
+            for _ in self._stream(streamers, params, [sample_index(prompt, sample) for (prompt, _), sample in rows]):
                 pass
-            found += map(generated_text, writers)
-        return found
+            results += map(generated_text, streamers)
+        return results
 
     def stream(
         self,
@@ -117,81 +136,122 @@ class LanguageRun(Run):
         sample: int = 0,
         place: int = 0,
     ) -> TextStream:
-        """The text that `generate` writes on from a prompt, piece by piece while it is written; of several the one numbered
-        `sample`, counted from 0."""
-        manner = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
-        writer = self.writer(self.begun([prompt], place)[0], manner)
-        return TextStream(writer, self.write([writer], manner, [sample_index(place, sample)]))
+        """Return the text that `generate` gives for a prompt, piece by piece while it is generated.
 
-    def write(self, writers: Sequence[TextStreamer], manner: SamplingParams, numbers: Sequence[int]) -> Generator[str]:
-        limits = torch.tensor([self.room(len(writer.ids), manner.max_tokens) for writer in writers], device=self.device)
+        Of several samples, the one numbered `sample`, counted from 0.
+        """
+        params = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
+        streamer = self._streamer(self._encode_prompts([prompt], place)[0], params)
+        return TextStream(streamer, self._stream([streamer], params, [sample_index(place, sample)]))
+
+    def _stream(self, streamers: Sequence[TextStreamer], params: SamplingParams, samples: Sequence[int]) -> Generator[str]:
+        limits = [self._output_limit(len(streamer.ids), params.max_tokens) for streamer in streamers]
         return stream_texts(
             decode_steps(
                 self.model,
                 None,
-                limits,
-                manner.chooser(np.array(numbers)),
-                process=manner.logits_processor(),
-                prefix=pad_left([writer.ids for writer in writers], self.device),
-                special_tokens=self.writing_marks(),
+                torch.tensor(limits, device=self.device),
+                params.chooser(np.array(samples)),
+                process=params.logits_processor(),
+                prefix=pad_left([streamer.ids for streamer in streamers], self.device),
+                special_tokens=self._output_special_tokens(),
             ),
-            writers,
+            streamers,
         )
 
-    def writer(self, ids: Sequence[int], manner: SamplingParams) -> TextStreamer:
-        return TextStreamer(self.tokenizers[0], ids, manner.stops, self.special_tokens.eos if self.flows else None)
+    def _streamer(self, ids: Sequence[int], params: SamplingParams) -> TextStreamer:
+        return TextStreamer(self.tokenizers[0], ids, params.stops, self._special_tokens.eos if self._is_stream else None)
 
     @property
-    def flows(self) -> bool:
-        """Whether it has learned from a stream, in which the end mark ends a line and not the text."""
+    def _is_stream(self) -> bool:
+        """Whether it was trained on a stream, in which the end token ends a line and not the text."""
         return bool(self.recipe.data.stream)
 
-    def writing_marks(self) -> SpecialTokens:
-        return replace(self.special_tokens, eos=NO_TOKEN) if self.flows else self.special_tokens
+    def _output_special_tokens(self) -> SpecialTokens:
+        return replace(self._special_tokens, eos=NO_TOKEN) if self._is_stream else self._special_tokens
 
-    def begun(self, prompts: Sequence[str], place: int = 0) -> list[list[int]]:
-        """The prompts as ids, each opened by the begin mark where the vocabulary has one."""
-        if not hasattr(self.model, "step"):
+    def _encode_prompts(self, prompts: Sequence[str], place: int = 0) -> list[list[int]]:
+        """Tokenize prompts, each after the begin token if the vocabulary has one."""
+        if "generate" not in self.task.verbs:
             raise UserError(
                 f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
-                "and cannot write on; use: regard embed"
+                "and cannot generate; use: regard embed"
             )
-        begun = [self.opened(prompt) for prompt in prompts]
-        for number, ids in enumerate(begun, start=place + 1):
+        found = [self._encode_prompt(prompt) for prompt in prompts]
+        for number, ids in enumerate(found, start=place + 1):
             if not ids:
-                raise UserError("an empty prompt: nothing marks the beginning of a text here; give at least one word")
-            if self.most is not None and len(ids) >= self.most:
+                raise UserError("the prompt is empty, and the vocabulary has no begin token; give at least one word")
+            if self._max_context is not None and len(ids) >= self._max_context:
                 raise UserError(
-                    f"prompt {number} is {len(ids)} tokens long, and the model takes {self.most} with what it writes; shorten it"
+                    f"prompt {number} has {len(ids)} tokens, and the model takes {self._max_context} with what it "
+                    "generates; shorten it"
                 )
-        return begun
+        return found
 
-    def reading(self, text: str) -> dict[str, Tensor]:
-        return {"target": torch.tensor(self.begun([text]))}
-
-    def opened(self, prompt: str) -> list[int]:
-        """A prompt as it is read: after the begin mark where there is one, or in a stream after the line before it."""
-        if self.flows:
-            return [token for line in self.tokenizers[0].encode(prompt.split("\n")) for token in (self.special_tokens.eos, *line)]
-        return [
-            *([] if self.special_tokens.bos == NO_TOKEN else [self.special_tokens.bos]),
-            *self.tokenizers[0].encode([prompt])[0],
-        ]
+    def _encode_prompt(self, prompt: str) -> list[int]:
+        """Tokenize a prompt after the begin token if there is one, or in a stream after the end of the line before it."""
+        if self._is_stream:
+            lines = self.tokenizers[0].encode(prompt.split("\n"))
+            return [token for line in lines for token in (self._special_tokens.eos, *line)]
+        bos = self._special_tokens.bos
+        return [*([] if bos == NO_TOKEN else [bos]), *self.tokenizers[0].encode([prompt])[0]]
 
     @property
-    def most(self) -> int | None:
-        """Tokens it can read; a Transformer has no positions behind its last."""
+    def _max_context(self) -> int | None:
+        """Tokens of prompt and continuation; a recurrent model has no limit."""
         return self.recipe.model.max_length if self.recipe.model.kind == "transformer" else None
 
-    def room(self, length: int, max_tokens: int) -> int:
-        """Most tokens to write after so many, end mark included."""
-        return max_tokens + 1 if self.most is None else min(max_tokens, self.most - length) + 1
+    def _output_limit(self, length: int, max_tokens: int) -> int:
+        """Return the most tokens to generate after a prompt of this length, end token included."""
+        return max_tokens + 1 if self._max_context is None else min(max_tokens, self._max_context - length) + 1
+
+    def _inputs(self, text: str) -> dict[str, Tensor]:
+        return {"target": torch.tensor(self._encode_prompts([text]))}
+
+    def _encode(self, examples: TextLines, *, training: bool = False) -> Rows:
+        store, special_tokens = self._token_store(examples.text, self.tokenizers[0], training), self._special_tokens
+        if special_tokens.bos == NO_TOKEN:  # as GPT-2 was trained: the end of one text begins the next
+            special_tokens = replace(special_tokens, bos=special_tokens.eos)
+        if special_tokens.eos == NO_TOKEN:
+            raise UserError(f"{self.folder}: the vocabulary has no end token, so that texts cannot be told apart")
+        if self.recipe.model.kind == "elmo":
+            return BidirectionalRows(store, special_tokens=self._special_tokens)
+        if not self.recipe.data.stream:
+            return LanguageModelRows(store, special_tokens=special_tokens)
+        ends = np.full((len(store.ids), 1), self._special_tokens.eos, store.ids.flat.dtype)
+        lines = [part for line, end in zip(range(len(store.ids)), ends) for part in (store.ids[line], end)]
+        return StreamRows(np.concatenate(lines), self.recipe.model.max_length, 0 if training else self.recipe.data.overlap)
+
+    def _score(self, name: str, examples: TextLines) -> EvaluationResult:
+        return EvaluationResult(name, examples, [], {"perplexity": self._perplexity(examples)})
 
 
 def sample_index(prompt: int, sample: int) -> int:
-    """What a text is drawn by: the first of a prompt is the only one where one is asked for."""
+    """Return the index that seeds a sample; the first sample of a prompt has the prompt's own index."""
     return prompt + (sample << 32)
 
 
-def generated_text(writer: TextStreamer) -> GeneratedText:
-    return GeneratedText(writer.prompt + writer.text, writer.text, writer.log_probability, writer.tokens)
+def generated_text(streamer: TextStreamer) -> GeneratedText:
+    """Return what a streamer has received so far."""
+    return GeneratedText(streamer.prompt + streamer.text, streamer.text, streamer.log_probability, streamer.tokens)
+
+
+LANGUAGE = Task(
+    name="language",
+    does="generates text",
+    recipe=LanguageRecipe,
+    run=LanguageRun,
+    models={"transformer": Gpt, "recurrent": RecurrentLanguageModel},
+    verbs=("generate", "stream", "embed"),
+    decoder_only=True,
+    pretrained=(DecoderModel, TextData),
+    explains="next_token",
+    starter=language_recipe,
+    card=TaskCard(
+        uses="Text like its training text, its perplexity, contextual vectors of words. Research and teaching.",
+        misuses=GENERATED_MISUSE,
+        limits=f"{TEXT_LIMITS} What it writes is likely, not true.",
+        commands=('generate {} "…"', 'embed {} "…" --pool words'),
+    ),
+)
+ELMO = replace(LANGUAGE, models={"elmo": Elmo}, does="embeds words in context", verbs=("embed",), pretrained=None)

@@ -1,12 +1,13 @@
-"""A regressor: a run that says a number of a text, or of two."""
+"""Regression: predict a number from a text, or from a pair of texts."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
-import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard.batches.rows import Rows
@@ -14,78 +15,101 @@ from regard.corpus.dataset import Dataset
 from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
-from regard.interop.convert import HuggingFaceFolder
-from regard.models.registry import MODELS
 from regard.scoring import correlation_scores
-from regard.tasks.base import EvaluationResult, read_json
-from regard.tasks.texts import TextRun
+from regard.tasks.base import EvaluationResult, Run, TaskCard, embed_texts
+from regard.tasks.classify import CLASSIFY, ClassifyRecipe
+from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.shared.labels import (
+    classify_inputs,
+    classify_logits,
+    labelled_rows,
+    load_contextual_features,
+    text_special_tokens,
+)
+from regard.tasks.shared.run_folder import copy_features_run, read_json
+from regard.tokens.special_tokens import SpecialTokens
 from regard.training.losses import MeanSquaredError
 
-FILE = "scale.json"
+SCALE_FILE = "scale.json"
 
 
-class Regressor(TextRun):
-    """Numbers are learned as their distance from the mean of the training data, in its standard deviations."""
+class RegressRecipe(ClassifyRecipe):
+    """Predict a number from a text."""
 
-    does = "says numbers"
+    task: Literal["regress"] = "regress"  # type: ignore[assignment]
 
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
-        """A model from elsewhere says its numbers plainly."""
-        scale = read_json(folder / FILE) if huggingface is None else {"mean": 0.0, "std": 1.0}
-        if not all(isinstance(scale.get(name), float) for name in ("mean", "std")):
-            raise UserError(f"{folder / FILE} is damaged: it should say the mean and the deviation")
-        self.mean, self.std = scale["mean"], scale["std"]
-        super().__init__(folder, recipe, device, huggingface)
+    @model_validator(mode="after")
+    def check_loss(self) -> Self:
+        if self.train.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop compares probabilities, and numbers have none: set it to 0")
+        return self
+
+
+class RegressRun(Run):
+    """A regressor. Numbers are learned in standard deviations from the mean of the training data."""
+
+    embed = embed_texts
+
+    def classify(self, texts: Sequence[str]) -> list[float]:
+        """Return the number of each text. The texts of a pair are separated by a tab."""
+        return (classify_logits(self, texts)[:, 0].double().numpy() * self._std + self._mean).tolist()
 
     @classmethod
-    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        super().prepare(folder, recipe, data)
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        if getattr(recipe.model, "features", None) is not None:
+            copy_features_run(Path(recipe.model.features.run), folder)
+        super()._prepare(folder, recipe, data)
         known = numbers(data.train)
         if known.std() == 0:
             raise UserError(f"{data.train.name}: every example has the number {known[0]:g}; there is nothing to learn")
-        atomic_write(folder / FILE, json.dumps({"mean": known.mean(), "std": known.std()}) + "\n")
+        atomic_write(folder / SCALE_FILE, json.dumps({"mean": known.mean(), "std": known.std()}) + "\n")
 
-    def build_model(self) -> nn.Module:
-        settings = self.recipe.model
-        return MODELS["regress"][settings.kind](
-            settings, self.tokenizers[0].size, 1, self.recipe.train.regularize, self.features()
-        )
+    def _open_files(self) -> None:
+        """Read the scale of the training data; a Hugging Face model predicts plain numbers."""
+        path = self.folder / SCALE_FILE
+        scale = read_json(path) if self._huggingface is None else {"mean": 0.0, "std": 1.0}
+        if not all(isinstance(scale.get(name), float) for name in ("mean", "std")):
+            raise UserError(f"{path} is damaged: it should hold the mean and the std")
+        self._mean, self._std = scale["mean"], scale["std"]
 
-    def spoken_weights(self) -> dict[str, Tensor]:
-        """With the scale of the numbers in the last layer."""
-        weights = super().spoken_weights()
-        scaled = {name: weights[name].detach() * self.std for name in ("output.weight", "output.bias")}
-        return weights | scaled | {"output.bias": scaled["output.bias"] + self.mean}
+    def _own_special_tokens(self) -> SpecialTokens:
+        return text_special_tokens(self)
 
-    def learned(self, logits: Tensor) -> Tensor:
-        return (logits - self.mean) / self.std
+    def _build_model(self) -> nn.Module:
+        sizes = self.tokenizers[0].size, 1
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
 
-    def objective(self) -> MeanSquaredError:
-        return MeanSquaredError()
+    def _export_weights(self) -> dict[str, Tensor]:
+        """Return the weights with the scale folded into the last layer."""
+        weights = super()._export_weights()
+        scaled = {name: weights[name].detach() * self._std for name in ("output.weight", "output.bias")}
+        return weights | scaled | {"output.bias": scaled["output.bias"] + self._mean}
 
-    def encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
-        wanted = ((numbers(examples) - self.mean) / self.std).astype(np.float32)
-        return self.rows_of(examples, wanted, training)
+    def _to_training_scale(self, logits: Tensor) -> Tensor:
+        return (logits - self._mean) / self._std
 
-    def classify(self, texts: Sequence[str]) -> list[float]:
-        """The number of each text; where pairs are judged, a tab is between the two."""
-        return (self.judged(texts)[:, 0].double().numpy() * self.std + self.mean).tolist()
+    def _inputs(self, text: str) -> dict[str, Tensor]:
+        return classify_inputs(self, text)
 
-    def validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
-        said, meant = np.array(self.classify(examples.keys())), numbers(examples)
+    def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
+        targets = ((numbers(examples) - self._mean) / self._std).astype(np.float32)
+        return labelled_rows(self, examples, targets, training)
+
+    def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
+        predicted, targets = np.array(self.classify(examples.keys())), numbers(examples)
         return {
-            "valid_loss": float((((said - meant) / self.std) ** 2).mean()),
-            "valid_spearman": correlation_scores(said, meant, samples=2)["spearman"].score,
+            "valid_loss": float((((predicted - targets) / self._std) ** 2).mean()),
+            "valid_spearman": correlation_scores(predicted, targets, samples=2)["spearman"].score,
         }
 
-    def score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
-        said = self.classify(examples.keys())
-        return EvaluationResult(
-            name, examples, [f"{number:.4f}" for number in said], correlation_scores(np.array(said), numbers(examples))
-        )
+    def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
+        predicted = self.classify(examples.keys())
+        scores = correlation_scores(np.array(predicted), numbers(examples))
+        return EvaluationResult(name, examples, [f"{number:.4f}" for number in predicted], scores)
 
 
 def numbers(examples: LabelledTexts) -> np.ndarray:
+    """Return the labels as finite numbers."""
     found = []
     for index, label in enumerate(examples.label):
         try:
@@ -95,3 +119,23 @@ def numbers(examples: LabelledTexts) -> np.ndarray:
         if not np.isfinite(found[-1]):
             raise UserError(f"{examples.where(index)} has {label!r}, which is not a finite number (data.label)")
     return np.array(found)
+
+
+REGRESS = replace(
+    CLASSIFY,
+    name="regress",
+    does="predicts numbers",
+    recipe=RegressRecipe,
+    run=RegressRun,
+    loss=lambda run: MeanSquaredError(),
+    metrics=("valid_spearman",),
+    explains=None,
+    model_sizes=lambda recipe, vocabulary: (vocabulary[0], 1),
+    starter=None,
+    card=TaskCard(
+        uses="Numbers of texts like those it was trained on. Research and teaching.",
+        misuses=f"{HUMAN_CHECK} every decision; judging people by what they write.",
+        limits=TEXT_LIMITS,
+        commands=('classify {} "…"', 'embed {} "…"'),
+    ),
+)

@@ -1,10 +1,11 @@
-"""A run pre-trained as T5: it fills in passages that were cut out, each of any length."""
+"""Span corruption, T5's pre-training (Raffel et al. 2020): fill in spans of any length."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard.batches.ragged import Ragged
@@ -14,37 +15,59 @@ from regard.corpus.examples import TextLines
 from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
-from regard.models.registry import MODELS
-from regard.tasks.base import EvaluationResult, Run
-from regard.tasks.classify import Prediction
+from regard.recipe import Model, Recipe, SpanCorruption, TextData, TransformerModel, require_fixed_split
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.masked import MASK_PATTERN, FilledText
+from regard.tasks.shared.card_texts import GENERATED_MISUSE, TEXT_LIMITS
+from regard.tasks.shared.labels import Prediction
+from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 
 SENTINELS = range(len(SPECIAL_TOKEN_NAMES), len(SPECIAL_TOKEN_NAMES) + 100)
 
 
+class SpanCorruptionRecipe(Recipe):
+    """Predict the spans that were cut out of a text, as T5 is pre-trained."""
+
+    task: Literal["span-corruption"] = "span-corruption"
+    data: TextData
+    model: Model = TransformerModel(preset="t5-small")
+    corruption: SpanCorruption = SpanCorruption()
+
+    @model_validator(mode="after")
+    def check_data(self) -> Self:
+        if self.data.stream:
+            raise ValueError("data.stream: spans are cut out line by line; set it to false")
+        if self.data.pack:
+            raise ValueError("data.pack: only the tasks language and masked pack lines; set it to false")
+        require_fixed_split(self)
+        return self
+
+
 class SpanCorruptionRun(Run):
-    does = "fills in passages"
-    more_marks = tuple(f"<extra_id_{number}>" for number in range(len(SENTINELS)))
+    """A model pre-trained by span corruption."""
 
-    def build_model(self) -> nn.Module:
-        settings: Any = self.recipe.model
-        size = self.tokenizers[0].size
-        return MODELS["span-corruption"][settings.kind](settings, size, size, self.recipe.train.regularize)
+    _extra_special_tokens = tuple(f"<extra_id_{number}>" for number in range(len(SENTINELS)))
 
-    def encode(self, examples: TextLines, *, training: bool = False) -> Rows:
-        side = self.side(examples.text, self.tokenizers[0], training)
-        return SpanCorruptionRows(side, self.recipe.corruption, SENTINELS, special_tokens=self.special_tokens)
-
-    def score(self, name: str, examples: TextLines) -> EvaluationResult:
-        return EvaluationResult(name, examples, [], {"perplexity": self.perplexity(examples)})
+    embed = embed_texts
 
     def fill(self, texts: Sequence[str], *, number: int = 5) -> list[FilledText]:
-        """The likeliest passages in place of each mask, written [MASK] or <mask>; the probability is that of all of them."""
-        return [self.fill_one(text, number) for text in texts]
+        """Return the most probable spans for each mask, written [MASK] or <mask>; a probability is that of all spans."""
+        return [self._fill_one(text, number) for text in texts]
 
-    def masked(self, text: str) -> list[list[int]]:
-        """The ids of a text's parts, between which there are masks."""
+    def _fill_one(self, text: str, number: int) -> FilledText:
+        parts = self._encode_parts(text)
+        hypotheses = self._search(self._masked_inputs(parts), number)
+        spans = [self._spans(hypothesis.tokens, len(parts) - 1) for hypothesis in hypotheses]
+        candidates = [
+            [Prediction(span[at], math.exp(hypothesis.log_probability)) for span, hypothesis in zip(spans, hypotheses)]
+            for at in range(len(parts) - 1)
+        ]
+        best = iter(spans[0])
+        return FilledText(MASK_PATTERN.sub(lambda _: next(best), text), candidates)
+
+    def _encode_parts(self, text: str) -> list[list[int]]:
+        """Tokenize the parts of a text between its masks."""
         parts = self.tokenizers[0].encode(MASK_PATTERN.split(text))
         if not 2 <= len(parts) <= len(SENTINELS):
             raise UserError(
@@ -52,40 +75,58 @@ class SpanCorruptionRun(Run):
             )
         return parts
 
-    def read_masked(self, parts: list[list[int]]) -> dict[str, Tensor]:
+    def _masked_inputs(self, parts: list[list[int]]) -> dict[str, Tensor]:
         ids = [*parts[0], *(token for sentinel, part in zip(SENTINELS, parts[1:]) for token in (sentinel, *part))]
-        return encoder_inputs(Ragged.from_rows([ids]), self.special_tokens)
+        return encoder_inputs(Ragged.from_rows([ids]), self._special_tokens)
 
-    def reading(self, text: str) -> dict[str, Tensor]:
-        """A text with its masks, and what is said of them as the decoder reads it."""
-        inputs = self.read_masked(self.masked(text))
-        said = Ragged.from_rows([self.said(inputs, 1)[0].tokens])
-        return {**inputs, "target": decoder_inputs(said, self.special_tokens)}
-
-    def said(self, inputs: dict[str, Tensor], number: int) -> list[Hypothesis]:
+    def _search(self, inputs: dict[str, Tensor], number: int) -> list[Hypothesis]:
         limit = torch.tensor([self.recipe.model.max_length], device=self.device)
-        asked = inputs["source"].to(self.device), inputs["lengths"].to(self.device)
+        source = inputs["source"].to(self.device), inputs["lengths"].to(self.device)
         beam = max(number, self.recipe.decode.beam)
-        return beam_search(self.model, asked, limit, beam=beam, number=number, special_tokens=self.special_tokens)[0]
+        return beam_search(self.model, source, limit, beam=beam, number=number, special_tokens=self._special_tokens)[0]
 
-    def fill_one(self, text: str, number: int) -> FilledText:
-        parts = self.masked(text)
-        found = self.said(self.read_masked(parts), number)
-        spans = [self.spans(hypothesis.tokens, len(parts) - 1) for hypothesis in found]
-        candidates = [
-            [Prediction(span[at], math.exp(hypothesis.log_probability)) for span, hypothesis in zip(spans, found)]
-            for at in range(len(parts) - 1)
-        ]
-        words = iter(spans[0])
-        return FilledText(MASK_PATTERN.sub(lambda _: next(words), text), candidates)
-
-    def spans(self, said: list[int], number: int) -> list[str]:
-        """What an output says after each of the first sentinels."""
+    def _spans(self, output: list[int], number: int) -> list[str]:
+        """Return the text that an output has after each of the first `number` sentinels."""
         found: list[list[int]] = [[] for _ in range(number)]
         at = -1
-        for token in said:
+        for token in output:
             if token in SENTINELS:
                 at = token - SENTINELS.start
             elif 0 <= at < number:
                 found[at].append(token)
         return self.tokenizers[0].decode(found)
+
+    def _inputs(self, text: str) -> dict[str, Tensor]:
+        """Return a text with its masks, and the best output as decoder input."""
+        inputs = self._masked_inputs(self._encode_parts(text))
+        output = Ragged.from_rows([self._search(inputs, 1)[0].tokens])
+        return {**inputs, "target": decoder_inputs(output, self._special_tokens)}
+
+    def _build_model(self) -> nn.Module:
+        size = self.tokenizers[0].size
+        return self.task.build(self.recipe.model, size, size, self.recipe.train.regularize)
+
+    def _encode(self, examples: TextLines, *, training: bool = False) -> Rows:
+        store = self._token_store(examples.text, self.tokenizers[0], training)
+        return SpanCorruptionRows(store, self.recipe.corruption, SENTINELS, special_tokens=self._special_tokens)
+
+    def _score(self, name: str, examples: TextLines) -> EvaluationResult:
+        return EvaluationResult(name, examples, [], {"perplexity": self._perplexity(examples)})
+
+
+SPAN_CORRUPTION = Task(
+    name="span-corruption",
+    does="fills in spans",
+    recipe=SpanCorruptionRecipe,
+    run=SpanCorruptionRun,
+    models=SEQ2SEQ_MODELS,
+    verbs=("fill", "embed"),
+    encoder_decoder=True,
+    model_sizes=lambda recipe, vocabulary: vocabulary,
+    card=TaskCard(
+        uses="Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
+        misuses=GENERATED_MISUSE,
+        limits=f"{TEXT_LIMITS} What it fills in is likely, not true.",
+        commands=('fill {} "the [MASK] ran"',),
+    ),
+)

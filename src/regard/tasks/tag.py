@@ -1,22 +1,49 @@
-"""A tagger: a run that says a label of every word."""
+"""Tagging: predict a label for every word."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
+from torch import nn
 
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TaggingRows
 from regard.batches.token_store import TokenStore
+from regard.corpus.dataset import Dataset
 from regard.corpus.examples import TaggedSentences
 from regard.errors import UserError
-from regard.scoring import Score, compare_accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult
-from regard.tasks.labels import LabelRun
+from regard.models.bert import EncoderTagger
+from regard.models.recurrent_encoder import RecurrentTagger
+from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
+from regard.scoring import compare_accuracy, grouped_accuracy
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.shared.labels import load_contextual_features, read_labels, text_special_tokens, write_labels
+from regard.tasks.shared.run_folder import copy_features_run
+from regard.tasks.starters.text_starters import tag_recipe
+from regard.tokens.special_tokens import SpecialTokens
+
+
+class TagRecipe(Recipe):
+    """Predict a label for every word."""
+
+    task: Literal["tag"] = "tag"
+    data: TaggedData
+    model: TextEncoderModel = RecurrentEncoderModel()
+
+    @model_validator(mode="after")
+    def check_tokens(self) -> Self:
+        if self.train.regularize.bpe_dropout:
+            raise ValueError(
+                "train.regularize.bpe_dropout: a tag belongs to a word's first sub-word, which dropout would move; set it to 0"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -27,55 +54,95 @@ class Tagging:
     labels: list[str]
 
 
-class Tagger(LabelRun):
-    does = "tags"
+class TagRun(Run):
+    """A tagger."""
 
-    def encode(self, examples: TaggedSentences, *, training: bool = False) -> Rows:
-        """A tag that was not in the training data is not asked for; it counts as wrong in the accuracy."""
-        side = self.side(examples.keys(), self.tokenizers[0], training)
-        tags = [
-            self.first_tokens(words, [self.numbers.get(tag, IGNORE_INDEX) for tag in row], examples.where(i))
-            for i, (row, (_, words)) in enumerate(zip(examples.tags, self.tokenizers[0].encode_words(examples.keys())))
-        ]
-        return TaggingRows(side, Ragged.from_rows(tags), special_tokens=self.special_tokens)
+    labels: list[str]
 
-    def first_tokens(self, words: list[int], values: Sequence[int], where: str) -> list[int]:
-        """Each word's value at its first token, nothing elsewhere; `words` are those of a text's tokens."""
-        if words and set(words) != set(range(len(values))):
-            raise UserError(f"{where} has {len(values)} words, but the tokenizer reads {len(set(words))}; remove odd white space")
-        return [values[word] if i == 0 or words[i - 1] != word else IGNORE_INDEX for i, word in enumerate(words)]
+    embed = embed_texts
 
     def tag(self, texts: Sequence[str]) -> list[Tagging]:
-        """Each text's words with their labels; words are what spaces separate."""
-        ids = self.ids(texts)
-        words = [words[: len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
-        firsts = [self.first_tokens(row, range(max(row, default=-1) + 1), "a text") for row in words]
-        rows = TaggingRows(TokenStore(Ragged.from_rows(ids)), Ragged.from_rows(firsts), special_tokens=self.special_tokens)
-        found = [Tagging([], []) for _ in texts]
+        """Return the words of each text, separated by white space, with their labels."""
+        ids = self._ids(texts)
+        word_ids = [words[: len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
+        firsts = [first_token_labels(row, range(max(row, default=-1) + 1), "a text") for row in word_ids]
+        rows = TaggingRows(TokenStore(Ragged.from_rows(ids)), Ragged.from_rows(firsts), special_tokens=self._special_tokens)
+        results = [Tagging([], []) for _ in texts]
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             with torch.no_grad():
                 best = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
-            for row, said, asked in zip(batch.rows, best, batch.labels != IGNORE_INDEX):
-                labels = [self.labels[i] for i in said[asked].tolist()]
-                found[row] = Tagging(texts[row].split()[: len(labels)], labels)
-        return found
+            for row, predicted, is_first in zip(batch.rows, best, batch.labels != IGNORE_INDEX):
+                labels = [self.labels[i] for i in predicted[is_first].tolist()]
+                results[row] = Tagging(texts[row].split()[: len(labels)], labels)
+        return results
 
-    def right(self, examples: TaggedSentences) -> list[tuple[int, int]]:
-        """Of each sentence, how many words are tagged right, and how many there are."""
-        said = self.tag(examples.keys())
-        return [(sum(a == b for a, b in zip(found.labels, tags)), len(tags)) for found, tags in zip(said, examples.tags)]
+    @classmethod
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        if getattr(recipe.model, "features", None) is not None:
+            copy_features_run(Path(recipe.model.features.run), folder)
+        super()._prepare(folder, recipe, data)
+        write_labels(folder, data)
 
-    def accuracy(self, examples: TaggedSentences) -> Score:
-        return grouped_accuracy(self.right(examples))
+    def _open_files(self) -> None:
+        self.labels = read_labels(self.folder, self._huggingface)
 
-    def validate(self, examples: TaggedSentences, rows: Rows) -> dict[str, float]:
-        right = np.sum(self.right(examples), axis=0)
-        return {**super().validate(examples, rows), "valid_accuracy": 100 * float(right[0] / right[1])}
+    def _own_special_tokens(self) -> SpecialTokens:
+        return text_special_tokens(self)
 
-    def score(self, name: str, examples: TaggedSentences) -> EvaluationResult:
-        said = [" ".join(found.labels) for found in self.tag(examples.keys())]
-        return EvaluationResult(name, examples, said, {"accuracy": self.accuracy(examples)})
+    def _build_model(self) -> nn.Module:
+        sizes = self.tokenizers[0].size, len(self.labels)
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
 
-    def paired(self, runs: "dict[str, Tagger]", examples: TaggedSentences) -> list[dict[str, Any]]:
-        """Whole sentences count, for the words of one are not independent."""
-        return compare_accuracy({name: [right == words for right, words in run.right(examples)] for name, run in runs.items()})
+    def _encode(self, examples: TaggedSentences, *, training: bool = False) -> Rows:
+        """Tokenize sentences; a tag that is not in the training data is ignored in the loss and wrong in the accuracy."""
+        known = {label: number for number, label in enumerate(self.labels)}
+        store = self._token_store(examples.keys(), self.tokenizers[0], training)
+        tags = [
+            first_token_labels(word_ids, [known.get(tag, IGNORE_INDEX) for tag in row], examples.where(i))
+            for i, (row, (_, word_ids)) in enumerate(zip(examples.tags, self.tokenizers[0].encode_words(examples.keys())))
+        ]
+        return TaggingRows(store, Ragged.from_rows(tags), special_tokens=self._special_tokens)
+
+    def _correct(self, examples: TaggedSentences) -> list[tuple[int, int]]:
+        """Return for each sentence the number of words tagged right, and of all words."""
+        tagged = self.tag(examples.keys())
+        return [(sum(a == b for a, b in zip(found.labels, tags)), len(tags)) for found, tags in zip(tagged, examples.tags)]
+
+    def _validate(self, examples: TaggedSentences, rows: Rows) -> dict[str, float]:
+        right = np.sum(self._correct(examples), axis=0)
+        return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(right[0] / right[1])}
+
+    def _score(self, name: str, examples: TaggedSentences) -> EvaluationResult:
+        outputs = [" ".join(found.labels) for found in self.tag(examples.keys())]
+        return EvaluationResult(name, examples, outputs, {"accuracy": grouped_accuracy(self._correct(examples))})
+
+    def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[dict[str, Any]]:
+        """Compare whole sentences, since the words of one are not independent."""
+        return compare_accuracy({name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()})
+
+
+def first_token_labels(word_ids: list[int], values: Sequence[int], where: str) -> list[int]:
+    """Return each word's value at its first token, IGNORE_INDEX elsewhere."""
+    if word_ids and set(word_ids) != set(range(len(values))):
+        raise UserError(f"{where} has {len(values)} words, but the tokenizer reads {len(set(word_ids))}; remove odd white space")
+    return [values[word] if i == 0 or word_ids[i - 1] != word else IGNORE_INDEX for i, word in enumerate(word_ids)]
+
+
+TAG = Task(
+    name="tag",
+    does="tags words",
+    recipe=TagRecipe,
+    run=TagRun,
+    models={"transformer": EncoderTagger, "recurrent": RecurrentTagger},
+    verbs=("tag", "embed"),
+    metrics=("valid_accuracy",),
+    pretrained=(EncoderModel, TaggedData),
+    model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
+    starter=tag_recipe,
+    card=TaskCard(
+        uses="Labels of the words of texts like those it was trained on. Research and teaching.",
+        misuses=f"{HUMAN_CHECK} every decision.",
+        limits=TEXT_LIMITS,
+        commands=('tag {} "…"', 'embed {} "…" --pool words'),
+    ),
+)

@@ -1,20 +1,20 @@
-"""A run that draws pictures from captions: DALL·E, with the run of its codes in a sub-folder."""
+"""Text-to-image generation (DALL·E, Ramesh et al. 2021): a caption, then the codes of its image."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard import distributed
-from regard import recipe as recipes
 from regard.batches.batches import sequential_batches
-from regard.batches.image_rows import ImageClassificationRows, TextToImageRows, caption_prefix, open_image_codes
+from regard.batches.image_rows import TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -22,187 +22,61 @@ from regard.corpus.examples import ImageExamples
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
-from regard.interop.convert import HuggingFaceFolder
-from regard.models.registry import MODELS
+from regard.models.dalle import Dalle
 from regard.models.vit import format_size
-from regard.recipe import ShapesWorld
+from regard.recipe import CaptionedImageData, DalleModel, ImageSampling, ImageTraining, Recipe, ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, EvaluationResult
-from regard.tasks.features import copy_run
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
-from regard.tasks.images import ImageInput, ImageRun
 from regard.tasks.language import sample_index
+from regard.tasks.shared.images import ImageReader
+from regard.tasks.shared.run_folder import copy_run
+from regard.tasks.starters.image_starters import text_to_image_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.training.losses import Objective, TextToImageLoss, nll
+from regard.training.losses import TextToImageLoss, nll
 from regard.worlds.shapes import image_satisfies
 
-FOLDER, RERANKER = "codes", "rank"
-DRAW_AT_ONCE = 64
+CODES_FOLDER, RERANKER_FOLDER = "image_codes", "reranker"
+DRAW_BATCH = 64
 CANDIDATES = 32
-"""Pictures to choose from where another run ranks them."""
-CODES_ALONE = SpecialTokens(eos=NO_TOKEN, suppressed=())
-"""A picture ends with its last place."""
+"""Images to choose from when another run reranks them."""
+CODES_ONLY = SpecialTokens(eos=NO_TOKEN, suppressed=())
+"""An image ends with its last code."""
+
+
+class TextToImageRecipe(Recipe):
+    """Generate images from captions."""
+
+    task: Literal["text-to-image"] = "text-to-image"
+    data: CaptionedImageData
+    model: DalleModel
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
+    sample: ImageSampling = ImageSampling()
+
+    @model_validator(mode="after")
+    def check_training(self) -> Self:
+        if self.train.augment.enabled:
+            raise ValueError("train.augment: images are encoded as codes once; augment them where the codes are learned")
+        if self.train.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop is not for this task: set it to 0")
+        if self.train.regularize.bpe_dropout:
+            raise ValueError("train.regularize.bpe_dropout is not for this task: set it to 0")
+        return self
 
 
 @dataclass(frozen=True)
 class GeneratedImage:
-    """A picture drawn from a caption."""
+    """An image generated from a caption."""
 
-    picture: np.ndarray  # (H, W, 3)
+    image: np.ndarray  # (H, W, 3)
     codes: np.ndarray  # (h, w)
     score: float
-    """Log-probability of its codes; where another run ranks pictures, what that thinks of it."""
+    """Log-probability of its codes; if another run reranks, its similarity to the caption."""
 
 
-class TextToImageRun(ImageRun):
-    does = "draws"
-
-    def __init__(self, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
-        from regard.run.load import load  # a run may hold a run
-
-        self.codes: ImageCodesRun = load(folder / FOLDER, device=str(device))
-        super().__init__(folder, recipe, device, huggingface)
-
-    @classmethod
-    def prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        size = copy_held_run(
-            recipe.model.image_codes.run, folder / FOLDER, "model.image_codes.run", "image-codes"
-        ).data.height_width
-        if size != recipe.data.height_width:
-            raise UserError(
-                f"data.size = {recipe.data.size}, but model.image_codes.run = '{recipe.model.image_codes.run}' reads pictures of "
-                f"{format_size(size)} pixels; set data.size to that"
-            )
-        if recipe.sample.reranker is not None:
-            copy_held_run(recipe.sample.reranker, folder / RERANKER, "sample.reranker", "contrastive")
-        super().prepare(folder, recipe, data)
-
-    @classmethod
-    def tokenizer_names(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
-
-    def build_model(self) -> nn.Module:
-        return MODELS[self.recipe.task][self.recipe.model.kind](
-            self.recipe.model,
-            self.tokenizers[0].size,
-            self.codes.recipe.model.codebook_size,
-            self.codes.model.grid,
-            self.recipe.train.regularize,
-        )
-
-    @property
-    def places(self) -> int:
-        """Codes of a picture."""
-        return self.codes.longest
-
-    @property
-    def longest(self) -> int:
-        return self.recipe.model.text_length + self.places
-
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "size": list(self.frame.size),
-            "vocabularies": [self.tokenizers[0].size],
-            "grid": list(self.codes.model.grid),
-            "book": self.codes.recipe.model.codebook_size,
-        }
-
-    # what it learns from
-
-    def encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
-        texts = [caption for captions in examples.captions for caption in captions]
-        ids = self.side(texts, self.tokenizers[0], training).ids
-        picture = np.repeat(np.arange(len(examples)), [len(captions) for captions in examples.captions])
-        kept, text = np.arange(len(ids)), self.recipe.model.text_length
-        long = np.flatnonzero(ids.lengths > text)
-        if len(long) and self.recipe.data.too_long == "error":
-            raise UserError(
-                f"{examples.where(int(picture[long[0]]))} has a caption of {ids.lengths[long[0]]} tokens, more than "
-                f"model.text_length = {text}; raise it, or set data.too_long = 'drop' or 'truncate'"
-            )
-        if training and self.recipe.data.too_long == "drop":  # what is scored is cut instead
-            kept = np.setdiff1d(kept, long)
-        chosen = np.unique(picture[kept])
-        if not len(chosen):
-            raise UserError(f"{examples.name}: every caption is longer than model.text_length = {text} tokens; raise it")
-        of = np.searchsorted(picture[kept], [*chosen, len(examples)])
-        return TextToImageRows(ids.take(kept).truncate(text), of, self.codes_of(examples)[chosen], self.tokenizers[0].size, text)
-
-    def codes_of(self, examples: ImageExamples) -> np.ndarray:
-        """The codes (N, h·w) of a set's pictures, said once."""
-        weights = hashlib.sha256((self.folder / FOLDER / "model.safetensors").read_bytes()).hexdigest()
-
-        def said() -> np.ndarray:
-            return self.codes.codes_of(
-                ImageClassificationRows(self.pixels(examples), np.zeros(len(examples), np.int64), self.places)
-            )
-
-        return open_image_codes(examples, self.frame, weights, said)
-
-    def objective(self) -> Objective:
-        """The caption has its weight in the loss and the picture the rest, whatever the number of their positions."""
-        text, places, share = self.recipe.model.text_length, self.places, self.recipe.model.text_loss_weight
-        each = torch.tensor([share / text] * text + [(1 - share) / places] * places, device=self.device)
-        first = self.model.first_code
-        sayable = torch.tensor([first] * text + [self.model.vocabulary - first] * places, device=self.device)
-        return TextToImageLoss(self.recipe.train.regularize, self.longest * each, sayable)
-
-    # how well it does
-
-    @torch.no_grad()
-    def surprises(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """-log p of the words of each row's caption and of its picture's codes (N, 2), and how many there are of both."""
-        found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            there = batch.to(self.device)
-            each = nll(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
-            words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
-            for side, asked in enumerate((words, codes)):
-                found[batch.rows, side] = (each * asked).sum(1).cpu()
-                counts[batch.rows, side] = asked.sum(1).cpu()
-        return distributed.all_reduce_sum(found), distributed.all_reduce_sum(counts)
-
-    def validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
-        """The loss a word and a code, weighed as in training."""
-        found, counts = self.surprises(rows)
-        text, picture = found.sum(0) / np.maximum(counts.sum(0), 1)
-        share = self.recipe.model.text_loss_weight
-        weighed = share * text + (1 - share) * picture
-        return {"valid_loss": float(weighed), "valid_text": float(text), "valid_picture": float(picture)}
-
-    def score(self, name: str, examples: ImageExamples) -> EvaluationResult:
-        found, counts = self.surprises(self.encode(examples))
-        result = EvaluationResult(
-            name,
-            examples,
-            [],
-            {
-                "caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
-                "picture_perplexity": perplexity(-found[:, 1], counts[:, 1]),
-            },
-        )
-        if isinstance(self.recipe.data.world, ShapesWorld):
-            self.judge(result)
-        return result
-
-    def judge(self, result: EvaluationResult) -> None:
-        """Where the truth is known: of how many first captions the picture drawn, as `sample` says, is right; and how many of
-        the true pictures still are when they are made of their codes again, which is the most that could be."""
-        from regard.run.load import load  # a run may hold a run
-
-        captions, manner = [captions[0] for captions in result.examples.captions], self.recipe.sample
-        options: dict[str, Any] = dict(temperature=manner.temperature, top_k=manner.top_k, top_p=manner.top_p)
-        if manner.reranker is not None:
-            options |= dict(reranker=load(self.folder / RERANKER, device=str(self.device)), candidates=manner.candidates)
-        drawn = [
-            bool(image_satisfies(found[0].picture, caption)) for caption, found in zip(captions, self.draw(captions, **options))
-        ]
-        rebuilt = self.codes.decode(self.codes_of(result.examples).reshape(-1, *self.codes.model.grid).astype(np.int64))
-        still = [bool(image_satisfies(picture, caption)) for caption, picture in zip(captions, rebuilt)]
-        result.scores |= {"right": accuracy(drawn, "right"), "right_rebuilt": accuracy(still, "right_rebuilt")}
-        result.outputs = [f"{'right' if right else 'wrong'}\t{caption}" for caption, right in zip(captions, drawn)]
-
-    # what it can do
+class TextToImageRun(Run):
+    """A text-to-image model; it holds the run of its image codes, and may hold a reranker (CLIP)."""
 
     def draw(
         self,
@@ -213,68 +87,251 @@ class TextToImageRun(ImageRun):
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        reranker: Any = None,
+        reranker: ContrastiveRun | None = None,
         candidates: int | None = None,
     ) -> list[list[GeneratedImage]]:
-        """`number` pictures of each caption; without a temperature, the likeliest code each time. With `rank`, a run that
-        compares pictures and texts (CLIP), the best of `of` pictures, best first. What is drawn depends on the seed, the place of
-        the caption among all and which of its pictures it is, not on the batch."""
+        """Generate `number` images of each caption; without a temperature, greedily.
+
+        With a `reranker`, a contrastive run, the best of `candidates` images, best first. A sample depends on the seed, the
+        index of the caption among all and the number of the sample, not on the batch.
+        """
         if reranker is not None and not hasattr(reranker, "similarity"):
             raise UserError(
-                f"{getattr(reranker, 'folder', 'the run to rank by')} {getattr(reranker, 'does', 'cannot rank')}: it does not "
-                "compare pictures with texts; rank by a run of task = 'contrastive'"
+                f"{getattr(reranker, 'folder', 'the reranker')} does not compare images with texts; rerank with a run of "
+                "task = 'contrastive'"
             )
         if reranker is None and candidates is not None:
-            raise UserError(f"candidates = {candidates}: who chooses? name a run that ranks pictures")
-        many = number if reranker is None else CANDIDATES if candidates is None else candidates
-        if many < number:
-            raise UserError(f"candidates = {many}: the best {number} of them are asked for; draw at least so many")
-        manner = SamplingParams(self.places, temperature, top_k, top_p, seed=seed, number=many)
-        begun = caption_prefix(Ragged.from_rows(self.caption_ids(texts)), self.recipe.model.text_length, self.tokenizers[0].size)
-        found = self.drawn(begun, manner)
-        return found if reranker is None else [rerank(text, pictures, reranker)[:number] for text, pictures in zip(texts, found)]
+            raise UserError(f"candidates = {candidates}: name the run that chooses among them (reranker)")
+        total = number if reranker is None else CANDIDATES if candidates is None else candidates
+        if total < number:
+            raise UserError(f"candidates = {total}: the best {number} of them are asked for; draw at least so many")
+        params = SamplingParams(self._num_codes, temperature, top_k, top_p, seed=seed, number=total)
+        ids = Ragged.from_rows(self._caption_ids(texts))
+        found = self._sample(caption_prefix(ids, self.recipe.model.text_length, self.tokenizers[0].size), params)
+        return found if reranker is None else [rerank(text, images, reranker)[:number] for text, images in zip(texts, found)]
 
-    def caption_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        found, most = self.tokenizers[0].encode(texts), self.recipe.model.text_length
+    def _caption_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        found, max_length = self.tokenizers[0].encode(texts), self.recipe.model.text_length
         for number, ids in enumerate(found, start=1):
             if not ids:
-                raise UserError(f"caption {number} is empty; say what to draw")
-            if len(ids) > most and self.recipe.data.too_long != "truncate":
-                raise UserError(f"caption {number} is {len(ids)} tokens long, the model takes {most}; shorten it")
-        return [ids[:most] for ids in found]
+                raise UserError(f"caption {number} is empty; describe an image")
+            if len(ids) > max_length and self.recipe.data.too_long != "truncate":
+                raise UserError(f"caption {number} has {len(ids)} tokens, the model takes {max_length}; shorten it")
+        return [ids[:max_length] for ids in found]
 
-    def drawn(self, begun: Tensor, manner: SamplingParams) -> list[list[GeneratedImage]]:
-        """Pictures of captions as they are read (B, 1 + text)."""
-        rows = list(product(range(len(begun)), range(manner.number)))
-        found: list[list[GeneratedImage]] = [[] for _ in begun]
-        for start in range(0, len(rows), DRAW_AT_ONCE):
-            part = rows[start : start + DRAW_AT_ONCE]
-            numbers = np.array([sample_index(caption, sample) for caption, sample in part])
-            limits = torch.full((len(part),), self.places + 1, device=self.device)
-            prefix = begun[[caption for caption, _ in part]].to(self.device)
-            said = greedy_or_sample(self.model, None, limits, manner.chooser(numbers), prefix=prefix, special_tokens=CODES_ALONE)
-            codes = np.array([one.tokens for one in said]).reshape(-1, *self.codes.model.grid) - self.model.first_code
-            for (caption, _), picture, grid, one in zip(part, self.codes.decode(codes), codes, said):
-                found[caption].append(GeneratedImage(picture, grid, one.log_probability))
-        return found
+    def _sample(self, prefix: Tensor, params: SamplingParams) -> list[list[GeneratedImage]]:
+        """Generate images of tokenized captions (B, 1 + text)."""
+        rows = list(product(range(len(prefix)), range(params.number)))
+        results: list[list[GeneratedImage]] = [[] for _ in prefix]
+        for start in range(0, len(rows), DRAW_BATCH):
+            part = rows[start : start + DRAW_BATCH]
+            samples = np.array([sample_index(caption, sample) for caption, sample in part])
+            limits = torch.full((len(part),), self._num_codes + 1, device=self.device)
+            chosen = prefix[[caption for caption, _ in part]].to(self.device)
+            found = greedy_or_sample(self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY)
+            codes = np.array([one.tokens for one in found]).reshape(-1, *self._codes_run.model.grid) - self.model.first_code
+            for (caption, _), image, grid, one in zip(part, self._codes_run.decode(codes), codes, found):
+                results[caption].append(GeneratedImage(image, grid, one.log_probability))
+        return results
 
-    def embed(self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-        raise UserError(f"{self.folder} draws, and has no vectors of texts or pictures")
+    # files and examples
+
+    @classmethod
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        setting, run = "model.image_codes.run", recipe.model.image_codes.run
+        size = copy_held_run(run, folder / CODES_FOLDER, setting, "image-codes").data.height_width
+        if size != recipe.data.height_width:
+            raise UserError(
+                f"data.size = {recipe.data.size}, but {setting} = '{run}' reads images of {format_size(size)} pixels; "
+                "set data.size to that"
+            )
+        if recipe.sample.reranker is not None:
+            copy_held_run(recipe.sample.reranker, folder / RERANKER_FOLDER, "sample.reranker", "contrastive")
+        super()._prepare(folder, recipe, data)
+
+    def _open_files(self) -> None:
+        from regard.tasks import load_run_folder  # a run may hold a run
+
+        self._codes_run = cast(ImageCodesRun, load_run_folder(self.folder / CODES_FOLDER, self.device))
+        self._images = ImageReader(self)
+
+    def _build_model(self) -> nn.Module:
+        codes = self._codes_run
+        sizes = self.tokenizers[0].size, codes.recipe.model.codebook_size, codes.model.grid
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
+
+    @property
+    def _num_codes(self) -> int:
+        """Codes of an image."""
+        return self._codes_run._max_positions
+
+    @property
+    def _max_positions(self) -> int:
+        return self.recipe.model.text_length + self._num_codes
+
+    def _config_sizes(self) -> dict[str, Any]:
+        return {
+            "size": list(self._images.size),
+            "vocabularies": [self.tokenizers[0].size],
+            "grid": list(self._codes_run.model.grid),
+            "codebook_size": self._codes_run.recipe.model.codebook_size,
+        }
+
+    def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
+        texts = [caption for captions in examples.captions for caption in captions]
+        ids = self._token_store(texts, self.tokenizers[0], training).ids
+        owner = np.repeat(np.arange(len(examples)), [len(captions) for captions in examples.captions])
+        kept, max_length = np.arange(len(ids)), self.recipe.model.text_length
+        too_long = np.flatnonzero(ids.lengths > max_length)
+        if len(too_long) and self.recipe.data.too_long == "error":
+            raise UserError(
+                f"{examples.where(int(owner[too_long[0]]))} has a caption of {ids.lengths[too_long[0]]} tokens, more than "
+                f"model.text_length = {max_length}; raise it, or set data.too_long = 'drop' or 'truncate'"
+            )
+        if training and self.recipe.data.too_long == "drop":  # captions that are scored are truncated instead
+            kept = np.setdiff1d(kept, too_long)
+        chosen = np.unique(owner[kept])
+        if not len(chosen):
+            raise UserError(f"{examples.name}: every caption is longer than model.text_length = {max_length} tokens; raise it")
+        offsets = np.searchsorted(owner[kept], [*chosen, len(examples)])
+        codes = self._codes(examples)[chosen]
+        return TextToImageRows(ids.take(kept).truncate(max_length), offsets, codes, self.tokenizers[0].size, max_length)
+
+    def _codes(self, examples: ImageExamples) -> np.ndarray:
+        """Return the codes (N, h·w) of a dataset's images, encoded once and cached."""
+        weights = hashlib.sha256((self.folder / CODES_FOLDER / "model.safetensors").read_bytes()).hexdigest()
+
+        def encode() -> np.ndarray:
+            return self._codes_run._codes(self._images.rows(examples))
+
+        return open_image_codes(examples, self._images.transform, weights, encode)
+
+    # scores
+
+    @torch.no_grad()
+    def _nlls(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return the negative log-likelihoods of each row's caption and of its codes (N, 2), and the tokens of both."""
+        found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
+        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
+            there = batch.to(self.device)
+            each = nll(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
+            words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
+            for side, mask in enumerate((words, codes)):
+                found[batch.rows, side] = (each * mask).sum(1).cpu()
+                counts[batch.rows, side] = mask.sum(1).cpu()
+        return distributed.all_reduce_sum(found), distributed.all_reduce_sum(counts)
+
+    def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
+        """Return the loss per word and per code, and both weighted as in training."""
+        found, counts = self._nlls(rows)
+        text, image = found.sum(0) / np.maximum(counts.sum(0), 1)
+        weight = self.recipe.model.text_loss_weight
+        return {
+            "valid_loss": float(weight * text + (1 - weight) * image),
+            "valid_text": float(text),
+            "valid_image": float(image),
+        }
+
+    def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
+        found, counts = self._nlls(self._encode(examples))
+        scores = {
+            "caption_perplexity": perplexity(-found[:, 0], counts[:, 0]),
+            "image_perplexity": perplexity(-found[:, 1], counts[:, 1]),
+        }
+        result = EvaluationResult(name, examples, [], scores)
+        if isinstance(self.recipe.data.world, ShapesWorld):
+            self._score_scenes(result)
+        return result
+
+    def _score_scenes(self, result: EvaluationResult) -> None:
+        """Add how many first captions are true of the image generated for them, on the world of shapes.
+
+        `right_rebuilt` is the same of the gold images reconstructed from their codes: the upper bound.
+        """
+        from regard.tasks import load_run_folder  # a run may hold a run
+
+        captions, settings = [captions[0] for captions in result.examples.captions], self.recipe.sample
+        options: dict[str, Any] = dict(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
+        if settings.reranker is not None:
+            reranker = load_run_folder(self.folder / RERANKER_FOLDER, self.device)
+            options |= dict(reranker=reranker, candidates=settings.candidates)
+        generated = self.draw(captions, **options)
+        right = [bool(image_satisfies(found[0].image, caption)) for caption, found in zip(captions, generated)]
+        codes = self._codes(result.examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
+        rebuilt = [bool(image_satisfies(*pair)) for pair in zip(self._codes_run.decode(codes), captions)]
+        result.scores |= {"right": accuracy(right, "right"), "right_rebuilt": accuracy(rebuilt, "right_rebuilt")}
+        result.outputs = [f"{'right' if one else 'wrong'}\t{caption}" for caption, one in zip(captions, right)]
+
+
+def text_to_image_loss(run: TextToImageRun) -> TextToImageLoss:
+    """Return a loss in which the caption has `text_loss_weight` and the image the rest, whatever their lengths."""
+    text, codes, weight = run.recipe.model.text_length, run._num_codes, run.recipe.model.text_loss_weight
+    each = torch.tensor([weight / text] * text + [(1 - weight) / codes] * codes, device=run.device)
+    first = run.model.first_code
+    choices = torch.tensor([first] * text + [run.model.vocabulary - first] * codes, device=run.device)
+    return TextToImageLoss(run.recipe.train.regularize, run._max_positions * each, choices)
 
 
 def copy_held_run(run: str, into: Path, setting: str, task: str) -> Any:
-    """The recipe of a run of this task, which a setting names and which is copied into another's folder once."""
+    """Copy the run that a setting names into this run's folder, once, and return its recipe, checked to be of this task."""
+    from regard.tasks import read_recipe
+
     if not (into / "model.safetensors").is_file():
         copy_run(Path(run), into, setting)
-    recipe = recipes.read_recipe(into / "recipe.toml")
+    recipe = read_recipe(into / "recipe.toml")
     if recipe.task != task:
         raise UserError(f"{setting} = '{run}' is a run of task = {recipe.task!r}; name one of task = {task!r}")
     return recipe
 
 
-def rerank(text: str, pictures: Sequence[GeneratedImage], rank: Any) -> list[GeneratedImage]:
-    """Pictures by how well another run finds that they fit a caption, best first."""
-    likeness = np.asarray(rank.similarity([one.picture for one in pictures], [text]))[:, 0]  # (N,)
-    return [
-        GeneratedImage(pictures[i].picture, pictures[i].codes, float(likeness[i])) for i in np.argsort(-likeness, kind="stable")
-    ]
+def rerank(text: str, images: Sequence[GeneratedImage], reranker: ContrastiveRun) -> list[GeneratedImage]:
+    """Return images by their similarity to a caption, best first."""
+    similarity = np.asarray(reranker.similarity([one.image for one in images], [text]))[:, 0]  # (N,)
+    order = np.argsort(-similarity, kind="stable")
+    return [GeneratedImage(images[i].image, images[i].codes, float(similarity[i])) for i in order]
+
+
+def codes_recipe_of(recipe: TextToImageRecipe) -> Recipe:
+    """Return the recipe of the image codes that a text-to-image recipe names."""
+    from regard.tasks import read_recipe
+
+    path = Path(recipe.model.image_codes.run, "recipe.toml")
+    if not path.is_file():
+        raise UserError(
+            f"model.image_codes.run = '{recipe.model.image_codes.run}' is not there, and the number of codes of an image "
+            "follows from it; train it first"
+        )
+    return read_recipe(path)
+
+
+def model_sizes(recipe: TextToImageRecipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+    """Return the sizes of the caption's vocabulary, the codebook and the grid of codes."""
+    codes = codes_recipe_of(recipe).model
+    return vocabulary[0], codes.codebook_size, codes.grid(recipe.data.height_width)
+
+
+def lengths(recipe: TextToImageRecipe, given: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the positions of a caption and the codes of its image."""
+    return (recipe.model.text_length + codes_recipe_of(recipe).model.length(recipe.data.height_width),) * 2
+
+
+TEXT_TO_IMAGE = Task(
+    name="text-to-image",
+    does="generates images",
+    recipe=TextToImageRecipe,
+    run=TextToImageRun,
+    models={"dalle": Dalle},
+    verbs=("draw",),
+    loss=cast(Any, text_to_image_loss),
+    model_sizes=model_sizes,
+    lengths=lengths,
+    starter=text_to_image_recipe,
+    card=TaskCard(
+        uses="Images like those it was trained on, from captions like theirs. Research and teaching.",
+        misuses="Misleading images: of people, of events, of anything passed off as seen or as made by a person; imitating "
+        "somebody's work without leave.",
+        limits="It repeats the biases of its training images and captions, draws something for any caption, and often not "
+        "what was asked. Captions unlike its own, and longer than `model.text_length` tokens, come out badly.",
+        commands=('draw {} "…" --out a.png --number 8',),
+    ),
+)

@@ -1,11 +1,12 @@
-"""A translator: a run that translates, and shows what its translations looked at."""
+"""Translation: a sequence-to-sequence model, its search, its word alignments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, Self, overload
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from regard.attention.modules import attention_modules
@@ -17,28 +18,70 @@ from regard.corpus.examples import SentencePairs
 from regard.decoding.batching import SearchParams, Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
-from regard.models.registry import MODELS
-from regard.scoring import compare_systems, merge_words, score_by_length, translation_scores
+from regard.models.recurrent_translator import RecurrentTranslator
+from regard.models.transformer import Transformer
+from regard.models.universal import UniversalTransformer
+from regard.recipe import (
+    AlgorithmWorld,
+    Model,
+    PairData,
+    PairTokenSettings,
+    Recipe,
+    TransformerModel,
+)
+from regard.scoring import (
+    Score,
+    accuracy,
+    compare_accuracy,
+    compare_systems,
+    grouped_accuracy,
+    merge_words,
+    score_by_length,
+    translation_scores,
+)
 from regard.scoring.alignment import sharpest_layer
-from regard.tasks.base import EvaluationResult, Run, search_params
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_params
+from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.starters.text_starters import translate_recipe
 from regard.tokens.special_tokens import NO_TOKEN
+from regard.tokens.tokenizer import Tokenizer
 
-ALIGN_AT_ONCE = 64
+ALIGN_BATCH = 64
+SEQ2SEQ_MODELS = {"transformer": Transformer, "recurrent": RecurrentTranslator, "universal": UniversalTransformer}
+
+
+class TranslateRecipe(Recipe):
+    """Translate sentences."""
+
+    task: Literal["translate"] = "translate"
+    data: PairData
+    tokens: PairTokenSettings = PairTokenSettings()
+    model: Model = TransformerModel()
+
+    @model_validator(mode="after")
+    def check_ties(self) -> Self:
+        if not self.tokens.joint and self.model.tie in ("all", "embeddings"):
+            raise ValueError(
+                f"model.tie = {self.model.tie!r} needs one vocabulary: set tokens.joint = true, or model.tie = 'target'"
+            )
+        return self
 
 
 @dataclass(frozen=True)
 class Translation:
+    """A hypothesis as text."""
+
     text: str
     score: float
     """Log-probability divided by the length penalty."""
     log_probability: float
     tokens: list[int]
     engine: str = ""
-    """Whose program said it."""
+    """The program that computed it."""
 
 
 class DecodingEngine(Protocol):
-    """Somebody else's program that searches with this model."""
+    """Another program that searches with this model, such as CTranslate2."""
 
     name: str
 
@@ -47,14 +90,14 @@ class DecodingEngine(Protocol):
 
 @dataclass(frozen=True)
 class Alignment:
-    """What each target word looked at: weights (layers, heads, target words, source words)."""
+    """What each target word attends to: weights (layers, heads, target words, source words)."""
 
     source: list[str]
     target: list[str]
     weights: np.ndarray
 
     def view(self, layer: int | None = None, head: int | None = None) -> tuple[np.ndarray, str]:
-        """One matrix and its name: a head, the mean of a layer's heads, or of the layer that looks most sharply."""
+        """Return one matrix and its name: a head, the mean of a layer's heads, or of the sharpest layer's."""
         chosen = sharpest_layer(self.weights) if layer is None else layer
         if head is None:
             heads = self.weights.shape[1]
@@ -63,66 +106,20 @@ class Alignment:
 
 
 class TranslateRun(Run):
-    does = "translates"
-    engine: DecodingEngine | None = None
-    """Another program than ours that translates; everything else is ours."""
+    """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
 
-    @classmethod
-    def tokenizer_names(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"] if recipe.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
+    _engine: DecodingEngine | None = None
+    """Another program that translates; everything else stays ours."""
 
-    def load_tokenizers(self):
-        """Of the source and of the target; they may be the same."""
-        found = super().load_tokenizers()
-        if found[-1].special_tokens.bos == NO_TOKEN:
-            raise UserError(
-                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
-            )
-        return [found[0], found[-1]]
+    embed = embed_texts
 
-    def build_model(self) -> nn.Module:
-        settings = self.recipe.model
-        return MODELS["translate"][settings.kind](
-            settings, *(tokenizer.size for tokenizer in self.tokenizers), self.recipe.train.regularize
-        )
-
-    def encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
-        source, target = (self.side(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers))
-        return TranslationRows(source, target, self.special_tokens)
-
-    def validate(self, examples: SentencePairs, rows: Rows) -> dict[str, float]:
-        """The loss, and greedy BLEU where the recipe asks for it."""
-        scores = super().validate(examples, rows)
-        if number := self.recipe.train.evaluate_sentences:
-            some = examples.select(range(0, len(examples), -(-len(examples) // number)))  # a file may be sorted
-            said = [translation.text for translation in self.best(some.source, beam=1)]
-            scores["valid_bleu"] = translation_scores(said, some.target, metrics=("bleu",), samples=2)["bleu"].score
-        return scores
-
-    def score(self, name: str, examples: SentencePairs) -> EvaluationResult:
-        said = [translation.text for translation in self.best(examples.source)]
-        scores = translation_scores(said, examples.target)
-        scores["perplexity"] = self.perplexity(examples)
-        return EvaluationResult(name, examples, said, scores, score_by_length(examples.source, said, examples.target))
-
-    def paired(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[dict[str, Any]]:
-        """Is each run different from the first on these sentences?"""
-        return compare_systems(
-            {name: [found.text for found in run.best(examples.source)] for name, run in runs.items()}, examples.target
-        )
-
-    def signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super().signature()}"
-
-    @property
-    def attends(self) -> bool:
-        """Whether its decoder looks at the source."""
-        return bool(attention_modules(self.model, kinds="cross"))
-
-    def translate(
+    @overload
+    def translate(self, texts: str, **settings: Any) -> list[Translation]: ...
+    @overload
+    def translate(self, texts: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
+    def translate(  # type: ignore[misc]
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         beam: int | None = None,
         length_penalty: float | None = None,
@@ -132,8 +129,8 @@ class TranslateRun(Run):
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-    ) -> list[list[Translation]]:
-        """The `number` best translations of each text, best first. A `temperature` samples one instead."""
+    ) -> list[Translation] | list[list[Translation]]:
+        """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one."""
         params = search_params(
             self.recipe.decode,
             "hypotheses",
@@ -146,97 +143,213 @@ class TranslateRun(Run):
             top_p=top_p,
             seed=seed,
         )
-        sources = self.ids(texts)
-        spoken = [i for i, ids in enumerate(sources) if ids]
-        engine = self.engine if temperature is None else None  # what is drawn depends on our own chance
-        name = self.engine_name if engine is self.engine else super().engine_name
-        results = [[Translation("", 0.0, 0.0, [], name)] for _ in texts]
+        sources = self._ids([texts] if isinstance(texts, str) else texts)
+        not_empty = [i for i, ids in enumerate(sources) if ids]
+        engine = self._engine if temperature is None else None  # our sampling uses our random stream
+        name = self._engine_name if engine is self._engine else super()._engine_name
+        results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
         if engine is not None:
-            found = engine.decode([sources[i] for i in spoken], params, self.recipe.model.max_length)
+            found = engine.decode([sources[i] for i in not_empty], params, self.recipe.model.max_length)
         else:
-            found = self.search([sources[i] for i in spoken], params)
-        for i, hypotheses in zip(spoken, found):
-            results[i] = self.translations(hypotheses, name)
-        return results
+            found = self._search([sources[i] for i in not_empty], params)
+        for i, hypotheses in zip(not_empty, found):
+            results[i] = self._translations(hypotheses, name)
+        return results[0] if isinstance(texts, str) else results
 
-    def search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
+    def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
+        """Yield what each word of a translation, the model's own or a reference, attends to in its source.
+
+        With `kind="encoder"`, what each word of the source attends to.
+        """
+        assert kind in ("cross", "encoder"), kind
+        if references is None:
+            return self._align_translations(texts, self._best(texts), kind)
+        encoded, max_length = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
+        targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
+        return self._align_targets(texts, targets, kind)
+
+    @classmethod
+    def _tokenizer_files(cls, recipe: Any) -> list[str]:
+        return ["tokenizer.json"] if recipe.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
+
+    def _load_tokenizers(self) -> list[Tokenizer]:
+        """Return the tokenizers of source and target; they may be the same."""
+        found = super()._load_tokenizers()
+        if found[-1].special_tokens.bos == NO_TOKEN:
+            raise UserError(
+                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
+            )
+        return [found[0], found[-1]]
+
+    def _build_model(self) -> nn.Module:
+        sizes = (tokenizer.size for tokenizer in self.tokenizers)
+        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
+
+    def _encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
+        source, target = (
+            self._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers)
+        )
+        return TranslationRows(source, target, self._special_tokens)
+
+    def _search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each source by our own search."""
         return decode_all(
             self.model,
-            self.sources(ids, params.max_tokens),
+            self._sources(ids, params.max_tokens),
             params,
             device=self.device,
-            special_tokens=self.special_tokens,
             workers=num_workers(self.model, self.device),
+            special_tokens=self._special_tokens,
         )
 
-    def sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
+    def _sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
         """Return token ids as inputs to decode from."""
         return text_sources(
             ids,
             device=self.device,
             max_length=self.recipe.model.max_length,
             max_tokens=max_tokens,
-            special_tokens=self.special_tokens,
+            special_tokens=self._special_tokens,
         )
 
-    @property
-    def engine_name(self) -> str:
-        return super().engine_name if self.engine is None else self.engine.name
-
-    def translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
+    def _translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
 
-    def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
-        """What each word of a translation (the model's own, unless references are given) looked at in its source; of the kind
-        "encoder", what each word of the source did."""
-        assert kind in ("cross", "encoder"), kind
-        if references is None:
-            return self.aligned(texts, self.best(texts), kind)
-        encoded, most = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
-        return self.looked(texts, [(text, ids[:most], words[:most]) for text, (ids, words) in zip(references, encoded)], kind)
+    def _best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
+        """Return the best translation of each text."""
+        return [found[0] for found in self.translate(texts, **settings)]
 
-    def aligned(self, texts: Sequence[str], found: Sequence[Translation], kind: str = "cross") -> Iterator[Alignment]:
-        """The same of translations that were found."""
-        return self.looked(texts, [(one.text, one.tokens, self.tokenizers[1].word_ids(one.tokens)) for one in found], kind)
+    @property
+    def _engine_name(self) -> str:
+        return super()._engine_name if self._engine is None else self._engine.name
 
-    def looked(self, texts: Sequence[str], told: Sequence[tuple[str, list[int], list[int]]], kind: str) -> Iterator[Alignment]:
-        """Of what is told of each text: its words, its tokens, and the number of the word that each is of."""
-        sources, read = self.ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
-        said = [ids for _, ids, _ in told]
-        if not self.attends:
+    # scores
+
+    @property
+    def _is_algorithm(self) -> bool:
+        return isinstance(getattr(self.recipe.data, "world", None), AlgorithmWorld)
+
+    def _validate(self, examples: SentencePairs, rows: Rows) -> dict[str, float]:
+        """Return the loss, and with `train.evaluate_sentences` the greedy BLEU or, of an algorithm, the exact match."""
+        scores = super()._validate(examples, rows)
+        number = self.recipe.train.evaluate_sentences
+        if not number:
+            return scores
+        if self._is_algorithm:
+            outputs = [found.text for found in self._best(examples.source[:number], beam=1)]
+            scores["valid_accuracy"] = accuracy(exact_matches(outputs, examples.target[:number])).score
+        else:
+            some = examples.select(range(0, len(examples), -(-len(examples) // number)))  # a file may be sorted
+            outputs = [found.text for found in self._best(some.source, beam=1)]
+            scores["valid_bleu"] = translation_scores(outputs, some.target, metrics=("bleu",), samples=2)["bleu"].score
+        return scores
+
+    def _score(self, name: str, examples: SentencePairs) -> EvaluationResult:
+        outputs = [found.text for found in self._best(examples.source)]
+        if self._is_algorithm:
+            scores = {**exact_match_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
+            return EvaluationResult(name, examples, outputs, scores)
+        scores = {**translation_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
+        return EvaluationResult(name, examples, outputs, scores, score_by_length(examples.source, outputs, examples.target))
+
+    def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[dict[str, Any]]:
+        outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
+        if self._is_algorithm:
+            return compare_accuracy({name: exact_matches(texts, examples.target) for name, texts in outputs.items()})
+        return compare_systems(outputs, examples.target)
+
+    def _signature(self) -> str:
+        decode = self.recipe.decode
+        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
+
+    # attention
+
+    @property
+    def _attends(self) -> bool:
+        """Whether its decoder attends to the source."""
+        return bool(attention_modules(self.model, kinds="cross"))
+
+    def _align_translations(
+        self, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
+    ) -> Iterator[Alignment]:
+        targets = [(one.text, one.tokens, self.tokenizers[1].word_ids(one.tokens)) for one in translations]
+        return self._align_targets(texts, targets, kind)
+
+    def _align_targets(
+        self, texts: Sequence[str], targets: Sequence[tuple[str, list[int], list[int]]], kind: str
+    ) -> Iterator[Alignment]:
+        """Yield the alignment of each text with its target: the text, its tokens, and the word that each token belongs to."""
+        sources, source_words = self._ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
+        target_ids = [ids for _, ids, _ in targets]
+        if not self._attends:
             raise UserError(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
-        if not all(sources) or not all(said):
-            raise UserError("there is nothing to show of an empty sentence")
-        rows_of = TranslationRows(TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(said)), self.special_tokens)
-        for start in range(0, len(texts), ALIGN_AT_ONCE):
-            rows = np.arange(start, min(start + ALIGN_AT_ONCE, len(texts)))
-            batch = rows_of.batch(rows, 0, 0).to(self.device)
+        if not all(sources) or not all(target_ids):
+            raise UserError("the text is empty: there is nothing to show")
+        all_rows = TranslationRows(
+            TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), self._special_tokens
+        )
+        for start in range(0, len(texts), ALIGN_BATCH):
+            rows = np.arange(start, min(start + ALIGN_BATCH, len(texts)))
+            batch = all_rows.batch(rows, 0, 0).to(self.device)
             with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
                 self.model(**batch.inputs)
             weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
             for row, i in enumerate(rows.tolist()):
-                words = read[i][: len(sources[i])]
-                asking, _, asked = told[i] if kind == "cross" else (texts[i], sources[i], words)
-                yield alignment_by_words(texts[i], words, asking, asked, weights[:, row, :, : len(asked) + 1, : len(words) + 1])
+                words = source_words[i][: len(sources[i])]
+                text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
+                part = weights[:, row, :, : len(queries) + 1, : len(words) + 1]
+                yield alignment_by_words(texts[i], words, text, queries, part)
 
-    def reading(self, text: str) -> dict[str, Tensor]:
-        """Its source, and its best translation as the decoder reads it."""
-        (source,), (said,) = self.ids([text]), self.best([text])
+    def _inputs(self, text: str) -> dict[str, Tensor]:
+        """Return the source, and its best translation as decoder input."""
+        (source,), (best,) = self._ids([text]), self._best([text])
         if not source:
-            raise UserError("there is nothing to show of an empty sentence")
+            raise UserError("the text is empty: there is nothing to show")
         rows = TranslationRows(
-            TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([said.tokens])), self.special_tokens
+            TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), self._special_tokens
         )
         return rows.batch(np.array([0]), 0, 0).inputs
 
-    def best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
-        """The best translation of each text."""
-        return [found[0] for found in self.translate(texts, **settings)]
+
+def alignment_by_words(source: str, keys: list[int], target: str, queries: list[int], weights: np.ndarray) -> Alignment:
+    """Merge sub-words into words by the word that each token belongs to; the end tokens are left out."""
+    merged = np.array([[merge_words(head, [*queries, -1], [*keys, -1]) for head in layer] for layer in weights])
+    return Alignment(source.split()[: merged.shape[-1]], target.split()[: merged.shape[-2]], merged)
 
 
-def alignment_by_words(source: str, read: list[int], asking: str, asked: list[int], weights: np.ndarray) -> Alignment:
-    """Sub-words, of which the numbers of their words are given, merged into words; end marks are left out."""
-    merged = np.array([[merge_words(head, [*asked, -1], [*read, -1]) for head in layer] for layer in weights])
-    return Alignment(source.split()[: merged.shape[-1]], asking.split()[: merged.shape[-2]], merged)
+def exact_match_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    """Return the percentage of outputs that are right, and of characters; the surplus of the longer text counts as wrong."""
+    places = [(sum(a == b for a, b in zip(one, other)), max(len(one), len(other))) for one, other in zip(outputs, references)]
+    return {
+        "exact": accuracy(exact_matches(outputs, references), "exact"),
+        "characters": grouped_accuracy(places, "characters"),
+    }
+
+
+def exact_matches(outputs: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Whether each output equals its reference."""
+    return [one == other for one, other in zip(outputs, references, strict=True)]
+
+
+TRANSLATE = Task(
+    name="translate",
+    does="translates",
+    recipe=TranslateRecipe,
+    run=TranslateRun,
+    models=SEQ2SEQ_MODELS,
+    verbs=("translate", "align", "embed"),
+    encoder_decoder=True,
+    metrics=("valid_bleu", "valid_accuracy"),
+    pretrained=(TransformerModel, PairData),
+    explains="translation",
+    model_sizes=lambda recipe, vocabulary: vocabulary,
+    lengths=lambda recipe, given: given or (30, 30),
+    starter=translate_recipe,
+    card=TaskCard(
+        uses="Translation of short texts like those it was trained on. Research and teaching.",
+        misuses=f"{HUMAN_CHECK} and reads both languages; passing its output off as a person's words.",
+        limits=f"{TEXT_LIMITS} It can translate fluently and wrongly.",
+        commands=('translate {} "…"', 'show {} "…" --out attention.svg'),
+    ),
+)

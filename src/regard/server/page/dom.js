@@ -56,10 +56,6 @@ export function formatProbability(value) {
 // Two decimals and a real minus sign.
 export const formatNumber = value => value.toFixed(2).replace("-", "−");
 
-// The indices of the largest weights, largest first.
-export const topIndices = (weights, count = 4, threshold = 0.02) => [...weights.keys()].filter(i => weights[i] >= threshold)
-  .sort((a, b) => weights[b] - weights[a] || a - b).slice(0, count);
-
 // Show whitespace in a token: blanks, tabs and line ends become symbols.
 export function visibleToken(token) {
   const plain = token.replace(/\r\n|\r|\n/g, "↵").replace(/\t/g, "⇥");

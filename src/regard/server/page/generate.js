@@ -1,7 +1,8 @@
 // Text generation, token by token: the probability of each token, its alternatives, and its attention.
 import { stream } from "./api.js";
 import { bars } from "./bars.js";
-import { announce, clamp, element, formatProbability, topIndices, visibleToken } from "./dom.js";
+import { announce, clamp, element, formatProbability, visibleToken } from "./dom.js";
+import { topIndices } from "./drawing.js";
 import { readFields, withoutEmpty } from "./form.js";
 import { alignTokens, tokenList } from "./token_list.js";
 import { attentionDownloads, createView, linkToAttention, samplingFields } from "./view.js";

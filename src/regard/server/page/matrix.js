@@ -1,6 +1,7 @@
 // An attention matrix on a canvas: queries down, keys across.
 import { cssVariable, paintOnThemeChange, weightToRgb } from "./colormap.js";
 import { clamp, element, formatProbability, range, truncate, visibleToken } from "./dom.js";
+import { enlargeCells, paintCells } from "./drawing.js";
 
 const MAX_SIDE = 160;
 const FONT = getComputedStyle(document.documentElement).getPropertyValue("--sans");
@@ -21,15 +22,9 @@ export function tileMap({ rows, columns, weights }) {
 
 // Draw one pixel per weight.
 export function drawPixels(weights, darkest = 1) {
-  const canvas = element("canvas", { width: Math.max(1, weights[0]?.length ?? 1), height: Math.max(1, weights.length) });
-  const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
-  let offset = 0;
-  for (const row of weights) for (let s = 0; s < canvas.width; s++, offset += 4) {
-    const [red, green, blue] = weightToRgb(row[s] / darkest);
-    image.data[offset] = red; image.data[offset + 1] = green; image.data[offset + 2] = blue; image.data[offset + 3] = 255;
-  }
-  context.putImageData(image, 0, 0);
-  return canvas;
+  const columns = weights[0]?.length ?? 1;
+  return paintCells(element("canvas"), weights.length, columns,
+    i => weightToRgb(weights[Math.floor(i / columns)][i % columns] / darkest));
 }
 
 export const largestWeight = weights => weights.reduce((largest, row) => row.reduce((a, b) => Math.max(a, b), largest), 1e-6);
@@ -64,14 +59,7 @@ export function matrix(parent, map, { label, onPoint, absolute = true, link = " 
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
     context.scale(ratio, ratio);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(drawPixels(weights, darkest), left, top, C * cellWidth, R * cellHeight);
-    if (cellWidth >= 12) {
-      context.strokeStyle = cssVariable("card"); context.lineWidth = 1; context.beginPath();
-      for (let i = 1; i < R; i++) { context.moveTo(left, top + i * cellHeight); context.lineTo(left + C * cellWidth, top + i * cellHeight); }
-      for (let i = 1; i < C; i++) { context.moveTo(left + i * cellWidth, top); context.lineTo(left + i * cellWidth, top + R * cellHeight); }
-      context.stroke();
-    }
+    enlargeCells(context, drawPixels(weights, darkest), { left, top, wide: cellWidth, tall: cellHeight, line: cssVariable("card") });
     context.strokeStyle = cssVariable("line"); context.strokeRect(left - 0.5, top - 0.5, C * cellWidth + 1, R * cellHeight + 1);
     paintLabels(context);
     if (current) {

@@ -1,7 +1,8 @@
 // A sentence, its translation, the alignment of their words, and the beam search that found it.
 import { ApiError, post } from "./api.js";
 import { beamTree } from "./beam_tree.js";
-import { announce, element, formatNumber, formatProbability, topIndices } from "./dom.js";
+import { announce, element, formatNumber, formatProbability } from "./dom.js";
+import { topIndices } from "./drawing.js";
 import { downloadButtons, svgToFile } from "./download.js";
 import { readFields, tabs, withoutEmpty } from "./form.js";
 import { matrix } from "./matrix.js";

@@ -9,10 +9,9 @@ import numpy as np
 
 from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.lines import iterate_lines
-from regard.corpus.pairs import read_pairs
 from regard.corpus.questions import read_questions
 from regard.corpus.table import file_kind
-from regard.corpus.text_files import read_labelled, read_tagged, read_text
+from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text
 from regard.errors import UserError
 from regard.tasks.starters.data_files import file_settings, fill_template, held_out_size, longest_text, setting_line, toml_value
 

@@ -1,0 +1,47 @@
+"""The device a model runs on: choose it, name it."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+from regard import distributed
+from regard.errors import UserError
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device of that name, or with "auto" the GPU if there is one; under torchrun the device of this rank.
+
+    Under torchrun this also initialises the process group. cuDNN's attention is switched off: it plans every new shape for about
+    140 ms (H200), and sentences come in many shapes.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    distributed.init_process_group()
+    if name == "cuda" and distributed.world_size() > 1:
+        name = f"cuda:{distributed.local_rank()}"
+    if name != "auto":
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+            return device
+        except (RuntimeError, AssertionError) as error:
+            raise UserError(f"--device {name}: {str(error).splitlines()[0]}; use auto or cpu") from None
+    if torch.cuda.is_available():
+        return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
+    return torch.device("cpu")
+
+
+def hardware(device: torch.device) -> str:
+    """Return the name of the GPU, or of the CPU with its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor()}, {torch.get_num_threads()} threads"
+
+
+def processor() -> str:
+    """Return the model name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

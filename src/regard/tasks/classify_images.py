@@ -1,0 +1,131 @@
+"""Classification of images (ViT, Dosovitskiy et al. 2021)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from regard import distributed
+from regard.batches.batches import sequential_batches
+from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.rows import Rows
+from regard.corpus.dataset import Dataset
+from regard.corpus.examples import ImageExamples
+from regard.models.vit import VitClassifier
+from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.classify import check_positive_label, compare_labels, score_labels
+from regard.tasks.shared.images import ImageInput, ImageReader, embed_images, resize_images
+from regard.tasks.shared.labels import Prediction, label_ids, rank_labels, read_labels, write_labels
+from regard.training.losses import nll
+
+
+class ClassifyImagesRecipe(Recipe):
+    """Predict which of several labels an image has; `model.kind` tells it from texts."""
+
+    task: Literal["classify"] = "classify"
+    data: LabelledImageData
+    tokens: None = None  # type: ignore[assignment]
+    """Images have none."""
+    model: VitModel
+    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def check_patches(self) -> Self:
+        require_patches(self.data, self.model, "model")
+        return self
+
+
+class ClassifyImagesRun(Run):
+    """An image classifier."""
+
+    labels: list[str]
+
+    embed = embed_images
+    resize = resize_images
+
+    def classify(self, images: Sequence[ImageInput]) -> list[list[Prediction]]:
+        """Return every label of each image, the most probable first."""
+        return rank_labels(self.labels, self._logits(self._images.rows(images)))
+
+    @classmethod
+    def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
+        check_positive_label(recipe, write_labels(folder, data))
+
+    def _open_files(self) -> None:
+        self.labels, self._images = read_labels(self.folder, self._huggingface), ImageReader(self)
+
+    @classmethod
+    def _tokenizer_files(cls, recipe: Any) -> list[str]:
+        return []
+
+    def _build_model(self) -> nn.Module:
+        return self.task.build(self.recipe.model, self._images.size, len(self.labels), self.recipe.train.regularize)
+
+    @property
+    def _max_positions(self) -> int:
+        return self.recipe.model.length(self._images.size)
+
+    def _config_sizes(self) -> dict[str, Any]:
+        return {"size": list(self._images.size), "labels": len(self.labels)}
+
+    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
+        return self._images.inputs(text)
+
+    def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
+        classes = label_ids(self.labels, examples, examples.label)
+        return ImageClassificationRows(
+            self._images.pixels(examples), classes, self._max_positions, self._images.augmentation(training)
+        )
+
+    def _predictions(self, examples: ImageExamples) -> list[str]:
+        ranked = rank_labels(self.labels, self._logits(self._encode(examples)))
+        return [predictions[0].label for predictions in ranked]
+
+    def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
+        """Return loss and accuracy, in one pass."""
+        loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
+            there = batch.to(self.device)
+            with torch.no_grad():
+                logits = self.model(**there.inputs).float()
+            loss += nll(logits.log_softmax(-1), there.labels).sum()
+            right += (logits.argmax(-1) == there.labels).sum()
+        return {
+            "valid_loss": float(distributed.all_reduce_sum(loss)) / len(rows),
+            "valid_accuracy": 100 * float(distributed.all_reduce_sum(right)) / len(rows),
+        }
+
+    def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
+        return score_labels(self, name, examples, self._predictions(examples))
+
+    def _compare(self, runs: "dict[str, ClassifyImagesRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+        return compare_labels(runs, examples)
+
+
+CLASSIFY_IMAGES = Task(
+    name="classify",
+    does="classifies images",
+    recipe=ClassifyImagesRecipe,
+    run=ClassifyImagesRun,
+    models={"vit": VitClassifier},
+    verbs=("classify", "embed", "resize"),
+    reads=("image",),
+    metrics=("valid_accuracy",),
+    pretrained=(VitModel, LabelledImageData),
+    explains="image_label",
+    model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),
+    lengths=lambda recipe, given: (recipe.model.length(recipe.data.height_width),) * 2,
+    card=TaskCard(
+        uses="Labels of images like those it was trained on. Research and teaching.",
+        misuses="Recognising or judging people; anything that matters to somebody's health, rights or safety without a person "
+        "who checks every decision.",
+        limits="It knows only its own labels, and predicts one of them for any image. It repeats the biases of its training "
+        "images; images unlike them, and details smaller than its `data.size` shows, come out badly. Its "
+        "probabilities are not calibrated.",
+        commands=("classify {} a.jpg", "embed {} a.jpg"),
+    ),
+)

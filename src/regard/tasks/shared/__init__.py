@@ -1,0 +1,1 @@
+"""Code that several tasks share: run folders, labels, images, gold alignments, chat templates, decoding requests."""

@@ -1,0 +1,111 @@
+"""Images as a user or a dataset gives them, brought to the size that a model reads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from regard.batches.batches import sequential_batches
+from regard.batches.image_rows import ImageClassificationRows
+from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
+from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
+from regard.corpus.examples import ImageExamples, ImageFile
+from regard.errors import UserError
+from regard.recipe import AugmentSettings
+from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, Run
+
+ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
+"""A file, the place of its bytes in a file, or the pixels (H, W, 3)."""
+
+
+class ImageReader:
+    """Decodes images for one run: files and arrays to pixels (N, H, W, 3) of the size that its model reads."""
+
+    def __init__(self, run: Run):
+        self.run, self.transform = run, ImageTransform.from_data(run.recipe.data)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.transform.size
+
+    def resize(self, size: tuple[int, int]) -> None:
+        self.transform = ImageTransform(size, size, self.transform.fit, self.transform.resample)
+
+    def pixels(self, examples: ImageExamples) -> Pixels:
+        """Return the pixels of a dataset, decoded once and cached, on the device if they fit there."""
+        return move_to_device_if_fits(open_pixel_store(examples, self.transform), self.run.device)
+
+    def decode(self, images: Sequence[ImageInput]) -> np.ndarray:
+        """Return the pixels (N, H, W, 3) of a user's images."""
+        if not len(images):
+            return np.zeros((0, *self.size, 3), np.uint8)
+        return decode_images([as_image_source(image) for image in images], self.transform)
+
+    def rows(self, images: Sequence[ImageInput] | ImageExamples) -> ImageClassificationRows:
+        """Return rows of images without labels."""
+        pixels = self.pixels(images) if isinstance(images, ImageExamples) else self.decode(images)
+        return ImageClassificationRows(pixels, np.zeros(len(images), np.int64), self.run._max_positions)
+
+    def inputs(self, image: ImageInput) -> dict[str, Tensor]:
+        """Return the model's inputs for one image."""
+        return self.rows([image]).batch(np.array([0]), 0, 0).inputs
+
+    def augmentation(self, training: bool) -> AugmentSettings | None:
+        """Return the recipe's augmentation for training examples, None for others."""
+        settings: AugmentSettings = self.run.recipe.train.augment
+        return settings if training and settings.enabled else None
+
+
+def image_from_bytes(data: bytes, name: str, max_pixels: int) -> Image.Image:
+    """Decode an image of at most this many pixels; `name` is for error messages."""
+    return decode_image(data, name, max_pixels)
+
+
+def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
+    """Return a file to decode, or the pixels of a decoded image."""
+    if isinstance(image, Image.Image):
+        return np.asarray(to_rgb(image))
+    return image if isinstance(image, np.ndarray | ImageFile) else ImageFile(Path(image))
+
+
+def patch_grid(run: Run) -> tuple[int, int]:
+    """Return the rows and columns of patches, or of the cells of a feature map, that an image is read as."""
+    return run._image_encoder[1].grid(run._images.size)
+
+
+def pooled_positions(run: Run) -> tuple[int, ...] | None:
+    """Return the positions that the image's vector is pooled from; None is all of them."""
+    settings = run._image_encoder[1]
+    return None if settings.pool == "mean" else (0, 1) if settings.distilled == "head" else (0,)
+
+
+def embed_images(run: Run, images: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
+    """Return a vector of each image in a layer: the mean of its patches ("mean") or the class token ("cls").
+
+    Layer 0 is the patches with their positions.
+    """
+    if pool not in ("mean", "cls"):
+        raise UserError(f"--pool {pool}: of images, should be mean or cls")
+    if pool == "cls" and run.recipe.model.pool != "class":
+        raise UserError(f"--pool cls: {run.folder} reads images without a class token; use --pool mean")
+    found: list[Any] = [None] * len(images)
+    for batch in sequential_batches(run._images.rows(images), EVALUATE_TOKENS):
+        with torch.no_grad():
+            layers = run.model.hidden_states(**batch.to(run.device).inputs)
+        if not -len(layers) <= layer < len(layers):
+            raise UserError(f"--layer {layer}: there are layers 0 (the patches) to {len(layers) - 1}")
+        states = layers[layer].float()
+        vectors = states[:, :1] if pool == "cls" else states[:, run.recipe.model.prefix_tokens :].mean(1, keepdim=True)
+        for row, vector in zip(batch.rows, vectors.cpu().numpy()):
+            found[row] = EmbeddedText([str(images[row])], vector)
+    return found
+
+
+def resize_images(run: Run, size: tuple[int, int]) -> None:
+    """Read images at another size from now on; learned positions are interpolated."""
+    run.model.resize(size)
+    run._images.resize(size)

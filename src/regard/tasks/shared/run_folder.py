@@ -1,0 +1,93 @@
+"""The files of a run folder besides its weights: JSON files, tokenizers, and runs copied in from elsewhere."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UserError
+from regard.files import atomic_folder, atomic_write
+from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
+from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
+
+SPECIAL_TOKENS_FILE = "special_tokens.json"
+"""The special tokens of a tokenizer that has others than ours."""
+FEATURES_FOLDER = "features"
+REQUIRED_FILES = ("recipe.toml", "model.safetensors")
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Return the contents of a JSON file in a run folder, checked to be a `kind`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; copy the run folder again, or resume its training") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, kind):
+        raise UserError(f"{path} is damaged: it should hold a {kind.__name__}")
+    return found
+
+
+def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Write a tokenizer, and its special tokens beside it if they are not ours."""
+    atomic_write(path, tokenizer.to_json())
+    if tokenizer.special_tokens != DEFAULT_SPECIAL_TOKENS:
+        settings = {"rows": tokenizer.size, **asdict(tokenizer.special_tokens)}
+        atomic_write(path.parent / SPECIAL_TOKENS_FILE, json.dumps(settings) + "\n")
+
+
+def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
+    """Load a tokenizer that came from a Hugging Face folder, with its own special tokens."""
+    stored: dict[str, Any] = read_json(folder / SPECIAL_TOKENS_FILE)
+    settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    rows = settings.pop("rows", None)
+    try:
+        special_tokens = SpecialTokens(**settings)
+    except TypeError as error:
+        raise UserError(f"{folder / SPECIAL_TOKENS_FILE} is damaged: {error}") from None
+    tokenizer = parse_tokenizer(folder / "tokenizer.json", rows)
+    tokenizer.special_tokens = special_tokens
+    return tokenizer
+
+
+def copy_tokenizers(source: Path, folder: Path, names: Sequence[str]) -> None:
+    """Copy the tokenizers of the run or Hugging Face folder that weights are initialised from, unless the folder has them."""
+    if is_huggingface_folder(source):
+        tokenizer = open_huggingface_folder(source).tokenizer
+        if tokenizer is None:
+            raise UserError(
+                f"train.init_from.run = '{source}' reads images and has no tokenizer; set train.init_from.tokenizer = false"
+            )
+        write_tokenizer(tokenizer, folder / "tokenizer.json")
+        return
+    if (source / SPECIAL_TOKENS_FILE).is_file():
+        shutil.copyfile(source / SPECIAL_TOKENS_FILE, folder / SPECIAL_TOKENS_FILE)
+    for name in names:
+        if not (source / name).is_file():
+            raise UserError(
+                f"train.init_from.run = '{source}' has no {name}; set train.init_from.tokenizer = false to train a new one"
+            )
+        if not (folder / name).exists():
+            shutil.copyfile(source / name, folder / name)
+
+
+def copy_run(source: Path, into: Path, setting: str) -> None:
+    """Copy what `load` needs of the run that a setting names into a folder, so that the run which uses it is self-contained."""
+    if not all((source / name).is_file() for name in REQUIRED_FILES):
+        raise UserError(f"{setting} = '{source}' is not a finished run folder; train it first")
+    with atomic_folder(into) as temporary:
+        for path in [*(source / name for name in REQUIRED_FILES), *source.glob("tokenizer*.json"), *source.glob("labels.json")]:
+            shutil.copyfile(path, temporary / path.name)
+        if (source / FEATURES_FOLDER).is_dir():
+            shutil.copytree(source / FEATURES_FOLDER, temporary / FEATURES_FOLDER)
+
+
+def copy_features_run(source: Path, folder: Path) -> None:
+    """Copy the run whose contextual embeddings a model reads (model.features), and its tokenizer."""
+    copy_run(source, folder / FEATURES_FOLDER, "model.features.run")
+    source_tokenizer = source / "tokenizer.source.json"
+    shutil.copyfile(source_tokenizer if source_tokenizer.exists() else source / "tokenizer.json", folder / "tokenizer.json")

@@ -1,0 +1,266 @@
+"""Tiny random models of every text family: outputs equal `transformers`; the round trip is bit for bit."""
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import regard
+from regard.interop.convert import write_huggingface_folder
+from regard.run.convert import verify_conversion
+
+V = 61
+CLOSE = dict(atol=1e-4, rtol=0.0)
+
+
+def encoder(**other):
+    return dict(
+        vocab_size=V,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=64,
+        **other,
+    )
+
+
+def distil(**other):
+    return dict(dict(vocab_size=V, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=64), **other)
+
+
+def gpt(**other):
+    return dict(vocab_size=V, n_embd=24, n_layer=2, n_head=3, n_positions=64, **other)
+
+
+def t5(**other):
+    return dict(
+        dict(
+            vocab_size=V,
+            d_model=24,
+            d_kv=5,
+            num_layers=2,
+            num_heads=3,
+            d_ff=40,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        **other,
+    )
+
+
+def marian(**other):
+    return dict(
+        dict(
+            vocab_size=V,
+            d_model=24,
+            encoder_layers=2,
+            decoder_layers=1,
+            encoder_attention_heads=3,
+            decoder_attention_heads=3,
+            encoder_ffn_dim=40,
+            decoder_ffn_dim=40,
+            max_position_embeddings=64,
+            pad_token_id=2,
+            decoder_start_token_id=2,
+            eos_token_id=0,
+            forced_eos_token_id=None,
+        ),
+        **other,
+    )
+
+
+def llama(**other):
+    return dict(
+        dict(
+            vocab_size=V,
+            hidden_size=24,
+            intermediate_size=40,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        ),
+        **other,
+    )
+
+
+CASES = [
+    ("BertModel", encoder()),
+    ("BertForMaskedLM", encoder()),
+    ("BertForPreTraining", encoder(layer_norm_eps=1e-3)),
+    ("BertForSequenceClassification", encoder(num_labels=3)),
+    ("BertForTokenClassification", encoder(num_labels=5)),
+    (
+        "BertForSequenceClassification",
+        dict(encoder(), hidden_size=16, num_attention_heads=1, num_hidden_layers=3, hidden_act="relu", type_vocab_size=1),
+    ),
+    ("BertForQuestionAnswering", encoder()),
+    ("BertForSequenceClassification", encoder(num_labels=1, problem_type="regression")),
+    ("RobertaModel", encoder(type_vocab_size=1)),
+    ("RobertaForMaskedLM", encoder()),
+    ("RobertaForSequenceClassification", encoder(num_labels=4)),
+    ("RobertaForTokenClassification", dict(encoder(), num_hidden_layers=1, hidden_act="gelu_new")),
+    ("RobertaForQuestionAnswering", encoder(type_vocab_size=1)),
+    ("RobertaForSequenceClassification", encoder(num_labels=1, type_vocab_size=1)),
+    ("DistilBertModel", distil()),
+    ("DistilBertForMaskedLM", distil(sinusoidal_pos_embds=True)),
+    ("DistilBertForSequenceClassification", distil(num_labels=3)),
+    ("DistilBertForQuestionAnswering", distil()),
+    ("DistilBertForTokenClassification", distil(n_layers=1, n_heads=6, activation="relu")),
+    ("GPT2LMHeadModel", gpt(eos_token_id=0)),
+    ("GPT2LMHeadModel", dict(gpt(eos_token_id=0), n_head=1, n_inner=50, activation_function="relu", scale_attn_weights=False)),
+    ("GPT2LMHeadModel", dict(gpt(eos_token_id=0, tie_word_embeddings=False), n_layer=3)),
+    ("GPT2Model", gpt(eos_token_id=0)),
+    ("OpenAIGPTLMHeadModel", gpt()),
+    ("OpenAIGPTLMHeadModel", dict(gpt(afn="relu"), n_layer=1, n_head=4)),
+    ("T5ForConditionalGeneration", t5(num_decoder_layers=3)),
+    ("T5ForConditionalGeneration", t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_heads=2, d_kv=12)),
+    (
+        "T5ForConditionalGeneration",
+        t5(feed_forward_proj="gated-silu", num_layers=1, relative_attention_num_buckets=32, relative_attention_max_distance=40),
+    ),
+    ("T5Model", t5()),
+    ("MarianMTModel", marian(scale_embedding=True, activation_function="swish")),
+    ("MarianMTModel", marian(share_encoder_decoder_embeddings=False)),
+    ("MarianMTModel", marian(encoder_layers=1, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("LlamaForCausalLM", llama()),
+    (
+        "LlamaForCausalLM",
+        llama(
+            num_key_value_heads=4,
+            head_dim=8,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-3,
+            rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        ),
+    ),
+    ("LlamaForCausalLM", llama(num_hidden_layers=1, num_key_value_heads=1)),
+    ("MistralForCausalLM", llama(sliding_window=None, eos_token_id=2, bos_token_id=1)),
+]
+NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=NAMES)
+def pair(request, tmp_path_factory, write_huggingface_model, randomize_weights):
+    """Return a `transformers` model, and the same model loaded by us."""
+    torch.manual_seed(len(request.param[1]))
+    name, settings = request.param
+    kind = getattr(transformers, name)
+    model = randomize_weights(kind(kind.config_class(**settings)))
+    if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is not tied
+        model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
+    folder = write_huggingface_model(model, tmp_path_factory.mktemp("parity") / "theirs")
+    return model, regard.load(folder, device="cpu")
+
+
+def batch():
+    """Return rows of different lengths; the padding is random."""
+    return torch.randint(5, V, (4, 9)), torch.tensor([9, 4, 1, 7]), torch.randint(5, V, (4, 6))
+
+
+@torch.no_grad()
+def test_logits_of_padded_batches_equal_transformers(pair):
+    model, run = pair
+    source, lengths, target = batch()
+    real = torch.arange(9) < lengths[:, None]
+    inputs = {"input_ids": source.masked_fill(~real, model.config.pad_token_id or 0), "attention_mask": real.long()}
+    if run.recipe.task == "translate":
+        theirs, ours = model(**inputs, decoder_input_ids=target), run.model(source, lengths, target)
+    else:
+        theirs = model(**inputs)
+        ours = run.model(source) if run.recipe.task == "language" else run.model(source, lengths)
+    if "last_hidden_state" in theirs and run.recipe.task in ("language", "translate"):  # a bare decoder has no logits
+        ours = {
+            "language": lambda: run.model.hidden_states(source, lengths)[-1],
+            "translate": lambda: last_states(run.model, source, lengths, target),
+        }[run.recipe.task]()
+    if run.recipe.task == "answer":
+        expected, ours = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1), ours.transpose(1, 2)
+        assert (ours[~real] == -torch.inf).all()
+    else:
+        expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
+    assert expected.std() > 0.1  # the comparison is not trivial
+    rows = real if run.recipe.task != "translate" and expected.dim() == 3 else ...
+    torch.testing.assert_close(ours[rows], expected[rows], **CLOSE)
+
+
+def last_states(model, source, lengths, target):
+    states = []
+    model.decoder(
+        model.target_embedding(target), mask=regard.Mask(causal=True), sources=model.encode(source, lengths), states=states
+    )
+    return states[-1]
+
+
+def test_states_attention_greedy_and_beam_text_equal_transformers(pair):
+    """Beam search with length penalty 0; theirs stops later (`early_stopping="never"`), which does not change the best one."""
+    model, run = pair
+    proof = verify_conversion(run, run.folder)
+    assert proof.against == "transformers" and proof.passed, proof
+    writes = type(model).__name__.endswith(("LMHeadModel", "CausalLM", "Generation", "MTModel"))
+    assert (proof.texts > 0) == writes
+
+
+def test_round_trip_is_bit_for_bit(pair, tmp_path):
+    _, run = pair
+    back = write_huggingface_folder(run, tmp_path / "back")
+    there, again = load_file(run.folder / "model.safetensors"), load_file(back / "model.safetensors")
+    assert there.keys() == again.keys()
+    for name in there:
+        assert there[name].dtype == again[name].dtype and torch.equal(there[name], again[name]), name
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (run.folder / name).read_bytes() == (back / name).read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_next_sentence_logits_equal_transformers(write_huggingface_model, randomize_weights, tmp_path):
+    model = randomize_weights(transformers.BertForPreTraining(transformers.BertConfig(**encoder())))
+    run = regard.load(write_huggingface_model(model, tmp_path / "theirs"), device="cpu")
+    source, lengths, _ = batch()
+    segments, real = (torch.arange(9) > 3).long().expand(4, -1), torch.arange(9) < lengths[:, None]
+    with torch.no_grad():
+        theirs = model(input_ids=source, attention_mask=real.long(), token_type_ids=segments)
+        run.model(source, lengths, segments, follows=torch.zeros(4, dtype=torch.long))
+    torch.testing.assert_close(run.model.next_sentence_logits, theirs.seq_relationship_logits, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_shards_and_half_precision_round_trip(write_huggingface_model, randomize_weights, tmp_path, dtype):
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama()))).to(dtype)
+    folder = write_huggingface_model(model, tmp_path / "theirs", max_shard_size="8KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2 and not (folder / "model.safetensors").exists()
+    back = write_huggingface_folder(regard.load(folder, device="cpu"), tmp_path / "back")
+    there = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    again = load_file(back / "model.safetensors")
+    assert there.keys() == again.keys() and all(torch.equal(there[name], again[name]) for name in there)
+    assert {tensor.dtype for tensor in again.values()} == {dtype}
+
+
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_tensor_names_with_and_without_prefix_and_in_tensorflow_spelling(
+    write_huggingface_model, randomize_weights, tmp_path, prefixed
+):
+    """As in bert-base-uncased: gamma and beta, a pooler that the head does not use, a copy of the embedding."""
+    from safetensors.torch import save_file
+
+    model = randomize_weights(transformers.BertForMaskedLM(transformers.BertConfig(**encoder())))
+    folder = write_huggingface_model(model, tmp_path / "theirs")
+    before = regard.load(folder, device="cpu")
+    tensors = load_file(folder / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    old = old if prefixed else {name.removeprefix("bert."): tensor for name, tensor in old.items()}
+    old["bert.pooler.dense.weight"], old["bert.pooler.dense.bias"] = torch.randn(24, 24), torch.randn(24)
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    after = regard.load(folder, device="cpu")
+    source, lengths, _ = batch()
+    assert torch.equal(before.model(source, lengths), after.model(source, lengths))
+    again = load_file(write_huggingface_folder(after, tmp_path / "back") / "model.safetensors")
+    assert torch.equal(again["bert.pooler.dense.weight"], old["bert.pooler.dense.weight"])

@@ -1,0 +1,68 @@
+"""Steps replayed from CUDA graphs equal eager steps."""
+
+import pytest
+import torch
+
+from regard.run.train import train
+from regard.training import cuda_graphs
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+WORLD = {
+    "task": "translate",
+    "data": {"world": {"kind": "bilingual", "number": 400}},
+    "tokens": {"kind": "words"},
+    "model": {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "feed_forward": 64},
+    "train": {
+        "steps": 40,
+        "tokens_per_batch": 512,
+        "evaluate_every": 40,
+        "save_every": 40,
+        "log_every": 10,
+        "regularize": {"dropout": 0.1},
+    },
+}
+
+
+IMAGES = {
+    "task": "classify",
+    "data": {"size": 32, "label_attribute": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
+    "model": {"kind": "vit", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 8},
+    "train": {
+        "steps": 40,
+        "images_per_batch": 48,
+        "evaluate_every": 40,
+        "save_every": 40,
+        "log_every": 10,
+        "augment": {"crop_padding": 2, "flip": True, "mixup": 0.5},
+    },
+}
+
+
+def train_run(folder, recipe=WORLD, **more):
+    settings = {**recipe, "train": {**recipe["train"], **more}}
+    return train(settings, folder, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+@cuda
+@pytest.mark.parametrize(
+    "recipe, more",
+    [
+        (WORLD, {}),
+        (WORLD, {"optimizer": {"kind": "muon"}}),
+        (WORLD, {"ema_decay": 0.9}),
+        (WORLD, {"gradient_accumulation_steps": 2}),
+        (IMAGES, {}),
+    ],
+)
+def test_replayed_steps_equal_eager_steps(tmp_path, monkeypatch, recipe, more):
+    """With dropout, changing learning rates and many shapes, captured and eager steps give the same weights."""
+    one = train_run(tmp_path / "captured", recipe, cuda_graphs=True, **more)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
+    other = train_run(tmp_path / "eager", recipe, cuda_graphs=True, **more)
+    for p, q in zip(one.model.parameters(), other.model.parameters()):
+        torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)
+
+
+def test_cuda_graphs_without_a_gpu_only_change_the_padding(tmp_path):
+    run = train_run(tmp_path / "run", cuda_graphs=True, steps=2, evaluate_every=2, save_every=2)
+    assert run.recipe.train.cuda_graphs
