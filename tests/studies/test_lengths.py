@@ -230,7 +230,7 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     [
         (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
         (["show", "RUN", "1+2", "--halting"], "say where the picture goes"),
-        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show of an empty sentence"),
+        (["show", "RUN", "", "--halting", "--terminal"], "the text is empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],
 )
