@@ -15,7 +15,7 @@ from regard.batches.augment import sample_augmentation
 from regard.batches.batch import Batch, Transform
 from regard.batches.image_store import Pixels, pixel_digest, with_pixels
 from regard.batches.ragged import Ragged
-from regard.batches.rows import decoder_inputs, decoder_labels, encoder_inputs
+from regard.batches.rows import Rows, decoder_inputs, decoder_labels, encoder_inputs
 from regard.batches.token_store import TokenStore
 from regard.corpus.decode_image import ImageTransform
 from regard.corpus.examples import ImageExamples
@@ -38,7 +38,7 @@ def _augmentation(
 
 
 @dataclass
-class ImageClassificationRows:
+class ImageClassificationRows(Rows):
     """Images and their classes."""
 
     pixels: Pixels
@@ -59,9 +59,6 @@ class ImageClassificationRows:
 
     def deterministic(self) -> "ImageClassificationRows":
         return replace(self, augment=None)
-
-    def truncate(self, max_length: int) -> "ImageClassificationRows":
-        return self
 
 
 @dataclass
@@ -127,7 +124,7 @@ class CaptionRows:
 
 
 @dataclass
-class ImageTextRows:
+class ImageTextRows(Rows):
     """Images with one of their captions; the labels say which image and text of the batch belong together. Every epoch uses the
     next caption of an image, starting at one drawn by the seed."""
 
@@ -161,12 +158,9 @@ class ImageTextRows:
     def deterministic(self) -> "ImageTextRows":
         return replace(self, captions=self.captions.deterministic(), augment=None)
 
-    def truncate(self, max_length: int) -> "ImageTextRows":
-        return self
-
 
 @dataclass
-class TextToImageRows:
+class TextToImageRows(Rows):
     """Captions followed by the codes of their images, of which a decoder predicts the next token. Each epoch uses one caption of
     an image, chosen by (seed, epoch, image)."""
 
@@ -199,9 +193,6 @@ class TextToImageRows:
     def deterministic(self) -> "TextToImageRows":
         """Return every image with its first caption."""
         return replace(self, vary_captions=False)
-
-    def truncate(self, max_length: int) -> "TextToImageRows":
-        return self
 
 
 def caption_prefix(captions: Ragged, text_length: int, vocabulary_size: int) -> Tensor:

@@ -152,7 +152,7 @@ def best_fit_rows(lengths: np.ndarray, row_length: int, order: np.ndarray) -> Ra
 
 
 @dataclass
-class StreamRows:
+class StreamRows(Rows):
     """One long text, cut into windows of `window` tokens, of which a decoder predicts the next token; that of a window's last
     token is the first of the next window. Every epoch but the first starts at another offset, as if the text were a ring. A
     window starts with the last `overlap` tokens of the one before, as context excluded from the loss."""
@@ -185,9 +185,3 @@ class StreamRows:
             torch.from_numpy(np.where(in_loss, tokens[:, 1:], IGNORE_INDEX)),
             rows,
         )
-
-    def deterministic(self) -> "StreamRows":
-        return self
-
-    def truncate(self, max_length: int) -> "StreamRows":
-        return self

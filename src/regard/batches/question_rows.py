@@ -9,7 +9,7 @@ import torch
 
 from regard.batches.batch import Batch
 from regard.batches.ragged import Ragged
-from regard.batches.rows import encoder_pair_inputs
+from regard.batches.rows import Rows, encoder_pair_inputs
 from regard.batches.token_store import TEXTS_PER_CALL
 from regard.corpus.examples import QuestionExamples
 from regard.errors import UserError
@@ -22,7 +22,7 @@ OUTSIDE = -1
 
 
 @dataclass
-class QuestionRows:
+class QuestionRows(Rows):
     """Questions, each with one window of its context; the labels are the first and the last token of the answer."""
 
     question: Ragged
@@ -72,12 +72,6 @@ class QuestionRows:
         """Return the character spans of the tokens of a question's context (T, 2)."""
         context = self.context_of_question[question]
         return self.spans[self.context.offsets[context] : self.context.offsets[context + 1]]
-
-    def deterministic(self) -> "QuestionRows":
-        return self
-
-    def truncate(self, max_length: int) -> "QuestionRows":
-        return self
 
 
 def build_question_rows(examples: QuestionExamples, tokenizer: Tokenizer, *, max_length: int, stride: int) -> QuestionRows:

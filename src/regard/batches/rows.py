@@ -24,7 +24,10 @@ Result = TypeVar("Result")
 
 
 class Rows(Protocol):
-    """What `Batches` needs. Every random choice is a pure function of (seed, epoch, row)."""
+    """What `Batches` needs. Every random choice is a pure function of (seed, epoch, row).
+
+    Classes of rows without random choices, or of fixed length, inherit `deterministic` or `truncate` from here.
+    """
 
     def __len__(self) -> int: ...
 
@@ -36,11 +39,11 @@ class Rows(Protocol):
 
     def deterministic(self) -> Self:
         """Return the same examples without BPE-dropout and augmentation."""
-        ...
+        return self
 
     def truncate(self, max_length: int) -> Self:
         """Return the same examples, truncated to so many positions."""
-        ...
+        return self
 
 
 def cache_per_epoch(method: Callable[[Any, int, int], Result]) -> Callable[[Any, int, int], Result]:
