@@ -24,7 +24,7 @@ class BilingualWorld(Settings):
 
 class AlgorithmWorld(Settings):
     """Pairs of an algorithm, to test length generalisation (Dehghani et al. 2019, sec. 3.4), for the tasks translate and
-    text-to-text. `copy`: digits, to be repeated. `addition`: "123+45" to "168"; the length is the digits of the longer operand."""
+    text-to-text. `copy`: digits, to be repeated. `addition`: "123+45" to "168"; its length is that of the longer operand."""
 
     kind: Literal["copy", "addition"]
     number: Count = 50_000
@@ -151,7 +151,7 @@ class TextData(Data):
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
     overlap: int = Field(0, ge=0)
-    """When a stream is scored, each window repeats this many tokens of the previous one as context, which are not scored again."""
+    """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
     """Read this column of .tsv or .jsonl files: its number from 0, or its name."""
     language: Literal["source", "target", "both"] = "source"

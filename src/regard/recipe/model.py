@@ -179,8 +179,8 @@ class RecurrentModel(Settings):
 
 
 class UniversalModel(TransformerModel):
-    """The Universal Transformer (Dehghani et al. 2019): one block applied repeatedly. `encoder_layers` and `decoder_layers` are the
-    maximum number of steps; everything else is as in the Transformer."""
+    """The Universal Transformer (Dehghani et al. 2019): one block applied repeatedly. `encoder_layers` and `decoder_layers` are
+    the maximum number of steps; everything else is as in the Transformer."""
 
     kind: Literal["universal"]  # type: ignore[assignment]
     halting: Literal["none", "act"] = "act"

@@ -11,7 +11,7 @@ Score = Literal["none", "dot", "scaled", "general", "additive", "cosine"]
 
 
 class WordVectors(Settings):
-    """Pre-computed word vectors to initialise the embedding: a text file of word2vec or GloVe, a word and its numbers per line."""
+    """Pre-computed word vectors to initialise the embedding: a text file (word2vec, GloVe), a word and its numbers per line."""
 
     file: str
     """Relative to data.root; plain, .gz or .xz."""
@@ -20,8 +20,8 @@ class WordVectors(Settings):
 
 
 class ContextualFeatures(Settings):
-    """Read the frozen contextual embeddings of another run instead of word embeddings: CoVe from a translator's encoder, ELMo from
-    a bidirectional language model or a tagger. The other run's tokenizer is used, and the run is copied into this one."""
+    """Read the frozen contextual embeddings of another run instead of word embeddings: CoVe from a translator's encoder, ELMo
+    from a bidirectional language model or a tagger. The other run's tokenizer is used, and the run is copied into this one."""
 
     run: str
     """A run folder."""

@@ -25,10 +25,10 @@ class TaskData(PairData):
     """How it is scored: BLEU and chrF; ROUGE; accuracy (exact match), F1 and Matthews correlation; correlations of the
     numbers."""
     columns: tuple[int | str, ...] = (0, 1)  # type: ignore[assignment]
-    """The columns of a .tsv, by number from 0 or by name in its first line; the last is the target. With more than two, also those
-    of a .jsonl, by name."""
+    """The columns of a .tsv, by number from 0 or by name in its first line; the last is the target. With more than two, also
+    those of a .jsonl, by name."""
     labels: dict[str, str] = {}
-    """For `classify`: the text of each label of the files, such as {0 = "negative", 1 = "positive"}. Default: the label itself."""
+    """For `classify`: the text of each label of the files, such as {0 = "negative", 1 = "positive"}. Default: the label."""
     step: float = Field(0.2, gt=0)
     """For `regress`: numbers are written as multiples of this."""
     weight: float = Field(1.0, gt=0)
