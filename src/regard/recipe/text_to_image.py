@@ -82,7 +82,8 @@ class DalleModel(BlockSettings):
     """Tokens of a caption; a shorter one is padded, with a learned token for each position."""
     attention: list[Pattern] = Field(["full"], min_length=1)
     """What each layer attends to in the image so far, repeated over the layers: all of it, the last row and the cell above
-    (`row`), the column, or a neighbourhood (`conv`); always the caption. As published: row, column, row, row; in the last layer conv."""
+    (`row`), the column, or a neighbourhood (`conv`); always the caption. As published: row, column, row, row; in the last layer
+    conv."""
     kernel_size: int = Field(11, ge=3)
     """Width and height of the neighbourhood, an odd number."""
     text_loss_weight: float = Field(0.125, ge=0, lt=1)

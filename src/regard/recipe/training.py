@@ -41,7 +41,7 @@ class Regularization(Settings):
     embedding_dropout: Fraction | None = None
     """On the sum of embeddings and positions. Default: `dropout`."""
     switchout: Fraction = 0.0
-    """Probability that an input token of a Transformer is replaced by another of the batch (after SwitchOut, Wang et al. 2018)."""
+    """Probability that an input token of a Transformer is replaced by another of the batch (SwitchOut, Wang et al. 2018)."""
     activation_dropout: Fraction = 0.0
     """Inside the feed-forward layer."""
     drop_path: Fraction = 0.0
