@@ -122,8 +122,8 @@ def test_chunks_are_disjoint_and_cover_the_map(shape, entries, multiple):
 
 
 def bert(layers=3, length=64, **settings):
-    made = EncoderModel(kind="transformer", layers=layers, width=16, heads=2, feed_forward=16, max_length=length, **settings)
-    return find_task("encode", "transformer").models["transformer"](made, 20).eval()
+    settings = EncoderModel(kind="transformer", layers=layers, width=16, heads=2, feed_forward=16, max_length=length, **settings)
+    return find_task("encode", "transformer").models["transformer"](settings, 20).eval()
 
 
 @given(st.integers(1, 60_000), st.sampled_from(REDUCTIONS), st.booleans(), st.booleans(), st.integers(1, 3))

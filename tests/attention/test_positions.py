@@ -1,4 +1,4 @@
-"""Each kind of position encoding is what its paper says."""
+"""Each kind of position encoding equals its paper's equations."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Watching changes no output and records what the model used; editing changes only what it is told to."""
+"""Watching changes no output and records what the model used; editing changes the chosen weights only."""
 
 import pytest
 import torch

@@ -71,7 +71,7 @@ def test_grid_pattern_equals_its_definition(text, rows, columns, kernel):
 
 
 def test_row_pattern_reaches_the_position_above():
-    """Fig. 11 (a): five places back in a picture of four columns."""
+    """Fig. 11 (a): five positions back in an image of four columns."""
     seen = (Mask(grid=GridPattern(6, 4, "row")) & CAUSAL).dense(22, 22)[0, 0]
     assert seen[6 + 9, 6:].tolist() == [5 <= k <= 9 for k in range(16)] and seen[6 + 9, :6].all()
 
@@ -87,11 +87,11 @@ def test_only_equal_grid_patterns_combine():
 def test_later_tokens_cannot_change_earlier_logits(attention):
     model, ids = dalle(attention), row(1)[None]
     before = model(ids)
-    for place in range(1, ids.size(1)):
+    for position in range(1, ids.size(1)):
         changed = ids.clone()
-        changed[0, place] = another(int(ids[0, place]))
-        torch.testing.assert_close(model(changed)[:, :place], before[:, :place], atol=1e-10, rtol=0)
-        assert not torch.allclose(model(changed)[:, place], before[:, place])
+        changed[0, position] = another(int(ids[0, position]))
+        torch.testing.assert_close(model(changed)[:, :position], before[:, :position], atol=1e-10, rtol=0)
+        assert not torch.allclose(model(changed)[:, position], before[:, position])
 
 
 def test_column_attention_sees_its_column_only():
@@ -110,9 +110,9 @@ def test_column_attention_sees_its_column_only():
     )
     ids, last = row(1)[None], TEXT + 12
     before = model(ids)[0, last]
-    for place, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
+    for position, seen in ((TEXT + 8, True), (TEXT + 4, True), (TEXT + 7, False), (TEXT + 11, False), (2, True)):
         changed = ids.clone()
-        changed[0, place] = another(int(ids[0, place]))
+        changed[0, position] = another(int(ids[0, position]))
         assert torch.allclose(model(changed)[0, last], before, atol=1e-12) != seen
 
 
@@ -122,17 +122,17 @@ def test_cached_equals_uncached_and_batched_equals_one_by_one(attention):
     whole = model(rows)
     torch.testing.assert_close(torch.cat([model(rows[:1]), model(rows[1:])]), whole, atol=1e-10, rtol=0)
     state = model.start(None, rows[:, :TEXT])
-    for place in range(TEXT, rows.size(1)):
-        logits, state = model.step(rows[:, place : place + 1], state)
-        torch.testing.assert_close(logits[:, 0], whole[:, place], atol=1e-10, rtol=0)
+    for position in range(TEXT, rows.size(1)):
+        logits, state = model.step(rows[:, position : position + 1], state)
+        torch.testing.assert_close(logits[:, 0], whole[:, position], atol=1e-10, rtol=0)
 
 
 def test_only_codes_are_sampled_in_the_image_and_no_codes_in_the_text():
     model = dalle()
     logits = model(row(1)[None])[0]
     codes = torch.arange(model.vocabulary) >= model.first_code
-    for place, one in enumerate(logits):
-        assert torch.equal(one.isfinite(), codes if place >= TEXT else ~codes)
+    for position, one in enumerate(logits):
+        assert torch.equal(one.isfinite(), codes if position >= TEXT else ~codes)
     prefix = torch.stack([row(n, 1 + TEXT) for n in range(6)])
     drawn = greedy_or_sample(
         model, None, torch.full((6,), 13), Sampler(seed=1, temperature=50.0), prefix=prefix, special_tokens=CODES_ONLY
@@ -148,12 +148,12 @@ def test_only_codes_are_sampled_in_the_image_and_no_codes_in_the_text():
 def test_gradients_reach_the_encoder_through_the_codebook(settings):
     model = Dvae(DvaeModel(codebook_size=11, code_width=4, width=8, layers=1, commitment_weight=0.0, **settings), (8, 12)).train()
     pixels = torch.randint(256, (3, 3, 8, 12), dtype=torch.uint8)
-    made = model(pixels)
-    assert made.codes.shape == (3, 2, 3) and made.penalty.shape == (3,)
-    model.pixel_loss(made.prediction, pixels).sum().backward()
+    reconstruction = model(pixels)
+    assert reconstruction.codes.shape == (3, 2, 3) and reconstruction.penalty.shape == (3,)
+    model.pixel_loss(reconstruction.prediction, pixels).sum().backward()
     assert model.encoder[0].weight.grad.abs().sum() > 0
-    shown = model.decode(made.codes)
-    assert shown.shape == pixels.shape and shown.dtype == torch.uint8
+    image = model.decode(reconstruction.codes)
+    assert image.shape == pixels.shape and image.dtype == torch.uint8
 
 
 def test_straight_through_gradient_equals_the_decoders():
@@ -209,7 +209,7 @@ def test_penalty_is_the_kl_divergence_from_uniform():
 
 def test_logit_laplace_integrates_to_one():
     """Over the range of pixels, for a distribution narrow enough to lie inside."""
-    light = torch.linspace(0, 1, 20_001, dtype=torch.float64)[None, None, None]
-    said = torch.tensor([0.3, -2.5], dtype=torch.float64)[None, :, None, None]
-    density = (-logit_laplace(said, light)).exp()[0, 0, 0]
-    assert float(torch.trapezoid(density, 0.8 * light[0, 0, 0] + 0.1)) == pytest.approx(1, abs=2e-3)
+    intensity = torch.linspace(0, 1, 20_001, dtype=torch.float64)[None, None, None]
+    prediction = torch.tensor([0.3, -2.5], dtype=torch.float64)[None, :, None, None]
+    density = (-logit_laplace(prediction, intensity)).exp()[0, 0, 0]
+    assert float(torch.trapezoid(density, 0.8 * intensity[0, 0, 0] + 0.1)) == pytest.approx(1, abs=2e-3)

@@ -88,10 +88,10 @@ def test_bahdanau_decoder_equals_the_papers_equations():
 
 
 def test_without_attention_the_decoder_sees_the_source_through_the_bridge_only():
-    """Two sources that leave the encoder in the same state cannot be told apart; with attention they can."""
-    for attention, alike in (("none", True), ("dot", False)):
+    """Two sources with the same last encoder state give the same output; with attention they differ."""
+    for attention, equal in (("none", True), ("dot", False)):
         settings = RecurrentModel(kind="recurrent", width=8, attention=attention, decoder="luong")
         model = RecurrentTranslator(settings, 11, 11).eval()
         model.bridge.weight.data.zero_()
         one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
-        assert torch.allclose(one, other) == alike
+        assert torch.allclose(one, other) == equal

@@ -181,9 +181,9 @@ def test_left_padded_prompts_equal_unpadded_ones(model):
         alone = greedy_or_sample(model, None, limits[:1], greedy, prefix=torch.tensor([prompt]))[0]
         assert alone.tokens == together[row].tokens
         assert alone.log_probability == pytest.approx(together[row].log_probability, abs=1e-9)
-        said = torch.tensor([[*prompt, *alone.tokens, EOS]])
-        log_p = model(said[:, :-1]).log_softmax(-1).gather(-1, said[:, 1:, None])[0, len(prompt) - 1 :, 0]
-        if len(alone.tokens) < 5:  # at its limit a text must end, whatever the model thinks of it
+        tokens = torch.tensor([[*prompt, *alone.tokens, EOS]])
+        log_p = model(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, len(prompt) - 1 :, 0]
+        if len(alone.tokens) < 5:  # at its limit a text is ended by the search, not by the model
             assert alone.log_probability == pytest.approx(log_p.sum().item(), abs=1e-9)
 
 

@@ -218,7 +218,9 @@ def test_halting_figure_accepts_any_tokens(steps, word):
 
 
 def test_model_without_halting_raises_an_error(ladder, tmp_path):
-    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --halting is for model.kind = 'universal'"):
+    with pytest.raises(
+        UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"
+    ):
         show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
@@ -229,8 +231,8 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     "arguments, message",
     [
         (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-        (["show", "RUN", "1+2", "--halting"], "say where the picture goes"),
-        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show of an empty sentence"),
+        (["show", "RUN", "1+2", "--halting"], "no output: add --out"),
+        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show in an empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],
 )

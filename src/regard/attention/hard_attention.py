@@ -1,7 +1,7 @@
 """Soft and hard attention of Xu et al. 2015 (sec. 4): modules that keep their weights while training, for losses on attention.
 
-Hard attention looks at one position, sampled from the weights. No gradient flows through a sample: its training asks `log_probs`
-how likely the sample was (REINFORCE, Williams 1992).
+Hard attention looks at one position, sampled from the weights. No gradient flows through a sample: training uses its
+`log_probs` (REINFORCE, Williams 1992).
 """
 
 import torch

@@ -88,7 +88,7 @@ def load_for(
     from regard.run.load import load
 
     opened = load(run, device=device)
-    if verb not in opened.task.verbs:
+    if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")

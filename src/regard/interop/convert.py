@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +21,9 @@ from regard.interop.tensor_names import TensorMapper, UnmappedTensors, canonical
 from regard.interop.tokenizer_config import find_mask_token, open_tokenizer, read_labels
 from regard.interop.weight_files import TensorFiles, open_config, open_tensors
 from regard.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.tasks.base import Run
 
 COPIED_FILES = (
     "config.json",
@@ -181,7 +184,7 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
     return family, name
 
 
-def image_data_settings(run: Any) -> FlatSettings:
+def image_data_settings(run: "Run") -> FlatSettings:
     """Return how a run resizes its images, if it reads any."""
     if "image" not in run.task.reads:
         return {}
@@ -193,12 +196,12 @@ def image_data_settings(run: Any) -> FlatSettings:
     }
 
 
-def write_huggingface_folder(run: Any, path: str | Path) -> Path:
+def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
     """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
     weights = {name: tensor.detach() for name, tensor in run._export_weights().items()}
     if run._huggingface is not None:
-        source: HuggingFaceFolder = run._huggingface
+        source = run._huggingface
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:

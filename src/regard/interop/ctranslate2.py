@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -226,5 +227,5 @@ def fill_norm(spec: Any, norm: nn.Module) -> None:
         spec.beta = to_numpy(norm.bias)  # type: ignore[arg-type]
 
 
-def to_numpy(tensor: Tensor) -> Any:
+def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().float().contiguous().numpy()

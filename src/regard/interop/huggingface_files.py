@@ -1,13 +1,16 @@
 """Build the files of a Hugging Face folder for a run of ours: config, tokenizer with its special tokens, preprocessor."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
 from regard.interop.family_rules import FlatSettings, ModelFamily
 from regard.interop.preprocessor import write_preprocessor
 from regard.tokens.special_tokens import BOS, EOS, MASK_NAME, PAD, SPECIAL_TOKEN_NAMES, UNK, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.tasks.base import Run
 
 TOKEN_CONFIG_NAMES = {
     "pad_token": (SPECIAL_TOKEN_NAMES[PAD], "[PAD]"),
@@ -37,7 +40,7 @@ def resolve_defaults(settings: FlatSettings) -> FlatSettings:
     return resolved
 
 
-def huggingface_files(run: Any, family: ModelFamily, architecture: str, settings: FlatSettings) -> dict[str, Any]:
+def huggingface_files(run: "Run", family: ModelFamily, architecture: str, settings: FlatSettings) -> dict[str, Any]:
     """Return the JSON files of a folder by name."""
     config = {"architectures": [architecture], **family.write_config(settings), "dtype": "float32"}
     files: dict[str, Any] = {"config.json": config}
@@ -53,7 +56,7 @@ def huggingface_files(run: Any, family: ModelFamily, architecture: str, settings
     return files
 
 
-def text_files(run: Any, family: ModelFamily, settings: FlatSettings, config: dict[str, Any]) -> dict[str, Any]:
+def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: dict[str, Any]) -> dict[str, Any]:
     """Return the files of the tokenizer and of generation; add the vocabulary and the special tokens to `config`."""
     tokenizer, target = run.tokenizers[0], run.tokenizers[-1]
     if tokenizer is not target and tokenizer.to_json() != target.to_json():
@@ -86,7 +89,7 @@ def text_files(run: Any, family: ModelFamily, settings: FlatSettings, config: di
     }
 
 
-def clip_end_tokens(run: Any, tokenizer: Tokenizer) -> dict[str, str]:
+def clip_end_tokens(run: "Run", tokenizer: Tokenizer) -> dict[str, str]:
     """Return the first and last token of a text, for models that take a text's vector at its end."""
     first, last = run._special_tokens.prefix[0], run._special_tokens.suffix[-1]
     if last == EOS:

@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -16,7 +16,7 @@ from regard.server import render, request_types
 from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
 from regard.server.routes import STREAM_RESPONSES
-from regard.tasks.base import Run
+from regard.tasks.language import LanguageRun
 from regard.tasks.shared.chat import encode_conversation
 from regard.tasks.shared.requests import SamplingParams, StreamedToken, StreamResult, generate_task
 
@@ -45,7 +45,7 @@ class CompletionParams:
         self.id, self.created = f"{id_prefix}-{secrets.token_hex(12)}", int(time.time())
         self.include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
-    def starts(self, run: Run, prompts: Sequence[Prompt]) -> list[StartDecoding]:
+    def starts(self, run: LanguageRun, prompts: Sequence[Prompt]) -> list[StartDecoding]:
         """Return one function per text; a prompt is a text, or a function that returns ids."""
 
         def start(place: int, prompt: Prompt, sample: int) -> StartDecoding:
@@ -78,7 +78,7 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
     if len(prompts) * (body.n or 1) > request_types.MAX_TEXTS:
         raise ApiError(422, f"n: more than {request_types.MAX_TEXTS} texts in all", code="invalid", param="n")
     params = CompletionParams(body, body.max_tokens or 16, "cmpl")
-    starts = params.starts(model_request.model.run, prompts)
+    starts = params.starts(cast(LanguageRun, model_request.model.run), prompts)
 
     def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None = None) -> types.CompletionResponse:
         return types.CompletionResponse(
@@ -120,7 +120,7 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
 async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
     """Reply to a conversation, with a model whose folder has a chat template."""
     model_request = ModelRequest.create(request, body.model, "chat/completions")
-    run = model_request.model.run
+    run = cast(LanguageRun, model_request.model.run)
     messages = [
         {
             "role": message.role,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -238,9 +238,10 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
     return json.dumps(response.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
 
-def index_of(group: Any, axis: str, number: int) -> int:
+def index_of(group: Any, axis: Literal["layer", "head"], number: int) -> int:
     """Return the index of a layer or head by its number."""
-    index = getattr(resolve_indices(group, ViewSelection("model", **{axis: number})), axis)
+    selection = ViewSelection("model", layer=number) if axis == "layer" else ViewSelection("model", head=number)
+    index = getattr(resolve_indices(group, selection), axis)
     assert index is not None
     return index
 

@@ -23,7 +23,7 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -31,7 +31,10 @@ from fastapi.responses import Response
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
+from regard.tasks.caption import CaptionRun
+from regard.tasks.language import LanguageRun
 from regard.tasks.shared.requests import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.translate import TranslateRun
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -104,7 +107,7 @@ async def model(name: str, request: Request) -> response_types.ModelInfo:
 async def translate(body: request_types.TranslateRequest, request: Request) -> Response:
     """Translate texts; a run of several tasks does the one named by `task`."""
     model_request = ModelRequest.create(request, body.model, "translate")
-    run = model_request.model.run
+    run = cast(TranslateRun, model_request.model.run)
     texts = render.add_task_prefix(run, as_list(body.text), body.task)
     options = body.model_dump(include=SEARCH_OPTIONS)
     places = render.indices_of_nonempty(texts)
@@ -131,7 +134,7 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
 async def generate(body: request_types.GenerateRequest, request: Request) -> Response:
     """Continue prompts."""
     model_request = ModelRequest.create(request, body.model, "generate")
-    run, prompts = model_request.model.run, as_list(body.prompt)
+    run, prompts = cast(LanguageRun, model_request.model.run), as_list(body.prompt)
     if len(prompts) * body.number > request_types.MAX_TEXTS:
         message = f"number: {len(prompts)} prompts times {body.number} are more than {request_types.MAX_TEXTS} texts"
         raise ApiError(422, message, code="invalid", param="number")
@@ -170,7 +173,7 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
 async def caption(body: request_types.CaptionRequest, request: Request) -> Response:
     """Caption an image, optionally with the attention of each word."""
     model_request = ModelRequest.create(request, body.model, "caption")
-    run, image = model_request.model.run, await model_request.read_image(body.image)
+    run, image = cast(CaptionRun, model_request.model.run), await model_request.read_image(body.image)
     options = body.model_dump(include=SEARCH_OPTIONS)
 
     async def build_response(results: list[Any]) -> response_types.CaptionResponse:
