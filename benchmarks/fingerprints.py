@@ -56,7 +56,7 @@ FIELDS = [
     "labels",
     "vectors",
     "codes",
-    "picture",
+    "image",
     "prediction",
     "penalty",
 ]  # what is hashed of the objects that runs and models return

@@ -220,7 +220,7 @@ def test_exported_run_equals_transformers(tmp_path, files, changes):
     assert again.match(files, LINES) == run.match(files, LINES)
     assert again._images.transform == run._images.transform and again._special_tokens.suffix == run._special_tokens.suffix
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "Which of some texts fits a picture" in card and "## Conversion" in card
+    assert "Which of some texts fits an image" in card and "## Conversion" in card
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,9 @@ def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkey
     assert run.engine is not None and "2.0 times as fast" in capsys.readouterr().err
     found["exact"] = 20.4
     use_engine(run, "auto")
-    assert run.engine is None and "engine: regard, for CTranslate2 costs 0.4 BLEU" in " ".join(capsys.readouterr().err.split())
+    assert run.engine is None and "engine: regard, because CTranslate2 costs 0.4 BLEU" in " ".join(
+        capsys.readouterr().err.split()
+    )
     found |= {"exact": 20.0, "times": 0.9}
     use_engine(run, "auto")
     assert run.engine is None and "is slower here" in " ".join(capsys.readouterr().err.split())
@@ -75,8 +77,10 @@ def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkey
 def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
     monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
     use_engine(run, "auto")
-    assert run.engine is None and "engine: regard, for CTranslate2 is not installed: pip install 'regard[export]'" in " ".join(
-        capsys.readouterr().err.split()
+    assert (
+        run.engine is None
+        and "engine: regard, because CTranslate2 is not installed: pip install 'regard[export]'"
+        in " ".join(capsys.readouterr().err.split())
     )
     with pytest.raises(UserError, match=r"--engine ctranslate2: CTranslate2 is not installed: pip install"):
         use_engine(run, "ctranslate2")

@@ -159,7 +159,7 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
     if run.recipe.model.kind != "transformer":  # it reads on for ever
         assert run.generate([long], max_tokens=2)[0].tokens
         return
-    said = r"^prompt 2 is \d+ tokens long, and the model takes 48 with what it writes; shorten it$"
+    said = r"^prompt 2 has \d+ tokens, and the model takes 48 with what it writes; shorten it$"
     with pytest.raises(UserError, match=said):
         run.generate(["Der", long])
     with pytest.raises(UserError, match=said):
