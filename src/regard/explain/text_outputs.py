@@ -48,7 +48,7 @@ NOT_EXPLAINED = (
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Run, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+def select_output(run: Any, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
     """Return the output for a text or an image: the run's prediction, or the selected one."""
     if run.task.explains is not None and "image" in run.task.reads:
         return image_output(run, given, selection)
@@ -199,7 +199,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     return own[data]
 
 
-def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
+def select_outputs(run: Any, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
