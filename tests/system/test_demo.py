@@ -54,10 +54,10 @@ def test_demo_takes_minutes(demo):
 def test_run_folder_holds_the_report_and_figures(demo):
     for name in (
         "report.html",
-        "pictures/attention.svg",
-        "pictures/training.svg",
-        "pictures/length.svg",
-        "pictures/bleu-by-length-test.svg",
+        "figures/attention.svg",
+        "figures/training.svg",
+        "figures/length.svg",
+        "figures/bleu-by-length-test.svg",
         "README.md",
         "outputs/test.txt",
     ):
