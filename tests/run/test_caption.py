@@ -226,7 +226,7 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
     def telling(texts):
         return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world._ids([text])[0])] for text in texts]
 
-    monkeypatch.setattr(world, "tell", telling(gold))
+    monkeypatch.setattr(world, "_caption_pixels", telling(gold))
     assert "nothing is wrong" in said_gallery(world, tmp_path)
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score == scores["understood"].score == 100
