@@ -112,7 +112,7 @@ def generate(
 ) -> None:
     """Continue prompts with a language model."""
     from regard.decoding.sampling import SamplingParams
-    from regard.tasks.language import WRITE_AT_ONCE
+    from regard.tasks.language import GENERATE_BATCH
 
     if greedy and temperature is not None:
         raise UserError(f"--greedy and --temperature {temperature} exclude each other: leave one out")
@@ -127,7 +127,7 @@ def generate(
     )
     SamplingParams(number=number, **settings)  # validated before a model is loaded
     opened, first = load_for("generate", run, device, precision=precision), 0
-    for lines in read_batches(prompts, size=1 if stream else WRITE_AT_ONCE):
+    for lines in read_batches(prompts, size=1 if stream else GENERATE_BATCH):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
             for i, sample in product(range(len(lines)), range(number)):
                 print_stream(opened.stream(lines[i], place=first + i, sample=sample, **settings), as_json)
