@@ -289,7 +289,7 @@ def test_show_image_attention_has_a_tile_per_layer_or_word(image_runs, image_pat
 def test_image_attention_is_that_of_the_class_token(image_runs, image_path):
     run = image_runs["classify"]
     with torch.no_grad(), watch(run.model) as seen:
-        run.read(run._inputs(image_path))
+        run._forward(run._inputs(image_path))
     np.testing.assert_allclose(
         image_attention(run, image_path).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6
     )
