@@ -203,7 +203,7 @@ def test_runs_are_compared_on_several_references(run, transformer):
 def test_other_verbs_and_the_card(run, pictures):
     assert "regard caption" in card(run) and "bleu 4" in card(run)
     assert run.embed(files(pictures))[0].vectors.shape == (1, 16)
-    with pytest.raises(UserError, match="one vector a picture"):
+    with pytest.raises(UserError, match="one vector per image"):
         run.embed(files(pictures), pool="words")
     with pytest.raises(UserError, match="one size"):
         run.resize((32, 32))
@@ -252,7 +252,7 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
         ({**world, "train": {"augment": {"flip": True}}}, "left and right"),
         ({"model": {"encoder": {"kind": "efficientnet-lite0"}}}, "train.init_from"),
         ({"model": {"encoder": {"kind": "patches", "patch_size": 5}}}, "not a multiple of model.encoder.patch_size"),
-        ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each a block"),
+        ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each per block"),
         ({"model": {"encoder": {"kind": "vgg"}}}, "should be cnn, patches or efficientnet-lite0"),
         ({"model": {"decoder": {"kind": "gru"}}}, "should be lstm or transformer"),
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),
