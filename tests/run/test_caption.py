@@ -233,7 +233,7 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
     torch.nn.init.zeros_(world.model.decoder.cross_attention.attend.score.v)
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["attention_inside"].score == pytest.approx(scores["inside_by_chance"].score, abs=1e-3)
-    monkeypatch.setattr(world, "tell", telling([*gold[1:], "red blue"]))
+    monkeypatch.setattr(world, "_caption_pixels", telling([*gold[1:], "red blue"]))
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score < 60 and scores["understood"].score == 87.5
     assert "not wholly true" in said_gallery(world, tmp_path) and (tmp_path / "gallery.html").exists()
