@@ -111,7 +111,7 @@ def test_full_disk_prints_one_line_and_exits_2(regard, recipe_folder, monkeypatc
         (["translate", ".", "x"], "is not a run folder"),
         (["train", "nowhere.toml"], "no recipe at nowhere.toml"),
         (["world", "flat", "--out", "x"], "no world 'flat'"),
-        (["new", "fly"], "no task 'fly'"),
+        (["new", "fly"], "the task 'fly'"),
         (["new", "translate"], "name your data"),
         (["compare", "one"], "at least two"),
         (["plan"], "nothing to plan"),

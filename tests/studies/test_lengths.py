@@ -162,7 +162,7 @@ def test_halting_steps_are_those_of_decoding(universal_run):
     """The answer is decoded again token by token, reading the steps each time."""
     text, model = "12+345", universal_run.model
     said, (read, spoken) = count_halting_steps(universal_run, text)
-    assert said == universal_run.best([text])[0].text
+    assert said == universal_run._best([text])[0].text
     assert read.tokens == [*text, "</s>"] and spoken.tokens == [*said, "</s>"]
     assert read.most == spoken.most == 3 and {*read.steps, *spoken.steps} <= {1, 2, 3}
     source, answer = (torch.tensor(universal_run.tokenizers[0].encode([words])) for words in (text, said))

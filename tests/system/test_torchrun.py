@@ -182,7 +182,7 @@ def test_user_error_is_printed_once(job_folder, start):
 
 def test_translate_and_evaluate_are_distributed_and_printed_once(start, uninterrupted):
     lines = [pair.source for pair in bilingual.generate(50, 9, level=1)]
-    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(uninterrupted, device="cpu").best(lines))
+    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(uninterrupted, device="cpu")._best(lines))
     job = start(2, "translate", uninterrupted, stdin=subprocess.PIPE)
     status, out, err = finish(job, text=text)
     assert status == 0 and out == expected and out.count("\n") == 50, err
