@@ -56,7 +56,7 @@ FIELDS = [
     "labels",
     "vectors",
     "codes",
-    "picture",
+    "image",
     "prediction",
     "penalty",
 ]  # what is hashed of the objects that runs and models return
@@ -212,7 +212,7 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
     "answer": lambda run: run.answers(["horse", "it", "table"], [pair.target for pair in PAIRS["valid"][:3]], top=2),
     "caption": lambda run: run.caption(IMAGES, number=2),
     "contrastive": lambda run: [*run.match(IMAGES, CAPTIONS, ["this is {}"]), *run.embed([*IMAGES, *CAPTIONS])],
-    "image-codes": lambda run: [run._encode(IMAGES), run.decode(run._encode(IMAGES))],
+    "image-codes": lambda run: [run.encode(IMAGES), run.decode(run.encode(IMAGES))],
     "text-to-image": lambda run: run.draw(CAPTIONS, number=2, **SAMPLED),
     "sampling": lambda run: run.generate(PROMPTS, max_tokens=12, number=2, repetition_penalty=1.2, **SAMPLED),
     "beam-search": lambda run: [

@@ -22,7 +22,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard.decoding.batching import SearchParams, decode_all, text_sources
-from regard.plan.planner import PRESET_SETTINGS, Plan, model_sizes, plan_recipe
+from regard.plan.planner import PRESET_SETTINGS, Plan, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
 from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
 from regard.tasks import build_recipe, find_task
@@ -105,11 +105,8 @@ def measure_decoding(rows: int, length: int, beam: int, precision: str) -> Point
     plan, before = make_plan("base", rows, length, None, precision), memory_in_use()
     recipe, vocabulary = plan.recipe, plan.vocabulary
     with torch.device(DEVICE):
-        model = (
-            find_task("translate", "transformer")
-            .models["transformer"](recipe.model, *model_sizes(recipe, vocabulary), recipe.train.regularize)
-            .eval()
-        )
+        task = find_task("translate", "transformer")
+        model = task.build(recipe.model, *task.model_sizes(recipe, vocabulary), recipe.train.regularize).eval()
     with torch.no_grad():
         model.output.weight[[EOS, PAD, BOS]] = 0
         model.output.weight *= 4

@@ -463,7 +463,7 @@ def test_the_newest_good_checkpoint_is_taken_and_the_damaged_one_named(regard, h
     status, err = regard("train", hurt, "--resume", "--device", "cpu", "--no-evaluate", "--verify", "30")
     assert status == 0, err
     assert "step-00000060 is damaged (model.safetensors does not match its hash); using the one before it" in err
-    assert "running steps 1 to 30 again" in err and "bit-exact" in err and "going on from step 30" in err
+    assert "running steps 1 to 30 again" in err and "bit-exact" in err and "resuming from step 30" in err
     assert (hurt / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
     assert [path.name for path in (hurt / "checkpoints" / "archive").iterdir()] == ["step-00000060"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.attention.core import attend, context_attention, key_value_attention, self_attention
+    from regard.attention.core import attend, attend_with_weights, context_attention, key_value_attention, self_attention
     from regard.attention.edit import edit
     from regard.attention.masks import Mask
     from regard.attention.record import Record
@@ -30,6 +30,7 @@ _MODULES = {
     "Record": "regard.attention.record",
     "Run": "regard.tasks.base",
     "attend": "regard.attention.core",
+    "attend_with_weights": "regard.attention.core",
     "context_attention": "regard.attention.core",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
@@ -50,6 +51,7 @@ __all__ = [
     "UserError",
     "__version__",
     "attend",
+    "attend_with_weights",
     "context_attention",
     "convert",
     "edit",

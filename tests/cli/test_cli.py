@@ -111,7 +111,7 @@ def test_full_disk_prints_one_line_and_exits_2(regard, recipe_folder, monkeypatc
         (["translate", ".", "x"], "is not a run folder"),
         (["train", "nowhere.toml"], "no recipe at nowhere.toml"),
         (["world", "flat", "--out", "x"], "no world 'flat'"),
-        (["new", "fly"], "no task 'fly'"),
+        (["new", "fly"], "the task 'fly'"),
         (["new", "translate"], "name your data"),
         (["compare", "one"], "at least two"),
         (["plan"], "nothing to plan"),
@@ -179,9 +179,9 @@ def test_show_writes_figures_and_prints(regard, tiny_run, tmp_path):
     status, out, _ = regard("show", tiny_run.folder, text, "--terminal", "--layer", "1", "--head", "2")
     assert status == 0 and "layer 1, head 2" in out
     for arguments, message in [
-        (["--out", tmp_path / "a.gif"], ".gif is not a format"),
-        ([], "say where the picture goes"),
-        (["--terminal", "--layer", "9"], "layers 1 to 2"),
+        (["--out", tmp_path / "a.gif"], ".gif is not a supported format"),
+        ([], "no output: add --out"),
+        (["--terminal", "--layer", "9"], "has layers 1, 2"),
         (["--terminal", "--head", "1"], "of which layer"),
     ]:
         status, _, err = regard("show", tiny_run.folder, text, *arguments)

@@ -41,7 +41,7 @@ def test_captions_are_true_of_their_images():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"task": "language"}, "has pictures, and this task reads texts"),
+        ({"task": "language"}, "has images, and this task reads texts"),
         ({"task": "classify", "model": {"kind": "vit"}, "data": {"size": 30}}, "a multiple of 8"),
         ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no pictures"),
     ],

@@ -63,7 +63,7 @@ def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(th
     assert "accuracy" in evaluate(again)[0].scores
     assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
     back = regard.load(tmp_path / "hf", device="cpu")
-    assert back.special_tokens.prefix == run._special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
+    assert back._special_tokens.prefix == run._special_tokens.prefix and back.tokenizers[0].encode(texts) == run.tokenizers[
         0
     ].encode(texts)
 

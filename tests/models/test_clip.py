@@ -156,7 +156,7 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"train": {"gradient_accumulation_steps": 2}}, "pairs are told apart within one batch"),
+        ({"train": {"gradient_accumulation_steps": 2}}, "the loss compares the pairs of one batch"),
         ({"train": {"regularize": {"r_drop": 1.0}}}, "train.regularize.r_drop"),
         ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be blended"),
         ({"train": {"images_per_batch": 1}}, "train.images_per_batch = 1"),

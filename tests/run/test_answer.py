@@ -242,7 +242,7 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "an answer is said by its tokens"),
+        ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "an answer is a span of tokens"),
         ({"model": {"max_length": 6}}, "need at least 8"),
         ({"model": {"kind": "recurrent"}}, "model.kind = 'recurrent'"),
         ({"data": {"too_long": "drop"}}, "data.too_long = 'drop': input should be 'truncate'"),

@@ -203,7 +203,7 @@ def test_runs_are_compared_on_several_references(run, transformer):
 def test_other_verbs_and_the_card(run, pictures):
     assert "regard caption" in card(run) and "bleu 4" in card(run)
     assert run.embed(files(pictures))[0].vectors.shape == (1, 16)
-    with pytest.raises(UserError, match="one vector a picture"):
+    with pytest.raises(UserError, match="one vector per image"):
         run.embed(files(pictures), pool="words")
     with pytest.raises(UserError, match="one size"):
         run.resize((32, 32))
@@ -226,14 +226,14 @@ def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
     def telling(texts):
         return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world._ids([text])[0])] for text in texts]
 
-    monkeypatch.setattr(world, "tell", telling(gold))
+    monkeypatch.setattr(world, "_caption_pixels", telling(gold))
     assert "nothing is wrong" in said_gallery(world, tmp_path)
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score == scores["understood"].score == 100
     torch.nn.init.zeros_(world.model.decoder.cross_attention.attend.score.v)
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["attention_inside"].score == pytest.approx(scores["inside_by_chance"].score, abs=1e-3)
-    monkeypatch.setattr(world, "tell", telling([*gold[1:], "red blue"]))
+    monkeypatch.setattr(world, "_caption_pixels", telling([*gold[1:], "red blue"]))
     scores = world._score("test", world.data.tests["test"]).scores
     assert scores["true"].score < 60 and scores["understood"].score == 87.5
     assert "not wholly true" in said_gallery(world, tmp_path) and (tmp_path / "gallery.html").exists()
@@ -252,7 +252,7 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
         ({**world, "train": {"augment": {"flip": True}}}, "left and right"),
         ({"model": {"encoder": {"kind": "efficientnet-lite0"}}}, "train.init_from"),
         ({"model": {"encoder": {"kind": "patches", "patch_size": 5}}}, "not a multiple of model.encoder.patch_size"),
-        ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each a block"),
+        ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each per block"),
         ({"model": {"encoder": {"kind": "vgg"}}}, "should be cnn, patches or efficientnet-lite0"),
         ({"model": {"decoder": {"kind": "gru"}}}, "should be lstm or transformer"),
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),

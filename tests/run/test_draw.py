@@ -220,11 +220,11 @@ def test_another_run_ranks(run):
     (every,) = run.draw(["a red picture"], number=12, temperature=3.0)
     every = sorted((one.image[..., 2].mean() for one in every), reverse=True)
     assert [one.score for one in found] == pytest.approx(every[:3])
-    with pytest.raises(UserError, match="does not compare pictures with texts; rank by a run of task = 'contrastive'"):
+    with pytest.raises(UserError, match="does not compare images with texts; rerank with a run of task = 'contrastive'"):
         run.draw(["a red picture"], reranker=run)
     with pytest.raises(UserError, match="candidates = 2: the best 3 of them"):
         run.draw(["a red picture"], number=3, reranker=Blue(), candidates=2)
-    with pytest.raises(UserError, match="candidates = 8: who chooses"):
+    with pytest.raises(UserError, match="candidates = 8: name the run that chooses"):
         run.draw(["a red picture"], candidates=8)
 
 
@@ -265,13 +265,13 @@ def test_a_sheet_shows_each_picture_in_its_place():
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["a red picture", "--out", "{}/a.jpg"], "pictures are written as .png"),
+        (["a red picture", "--out", "{}/a.jpg"], "images are written as .png"),
         (["a red picture", "--out", "{}/no/a.png"], "there is no folder"),
         (["", "--out", "{}/a.png"], "caption 1 is empty"),
-        (["a red picture " * 4, "--out", "{}/a.png"], "caption 1 is 12 tokens long, the model takes 6"),
+        (["a red picture " * 4, "--out", "{}/a.png"], "caption 1 has 12 tokens, the model takes 6"),
         (["a red picture", "--out", "{}/a.png", "--temperature", "0"], "temperature = 0.0"),
         (["a red picture", "--out", "{}/a.png", "--number", "0"], "number = 0"),
-        (["a red picture", "--out", "{}/a.png", "--greedy", "--number", "2"], "they would all be the same"),
+        (["a red picture", "--out", "{}/a.png", "--greedy", "--number", "2"], "would be the same without a temperature"),
     ],
 )
 def test_mistakes_are_told(run, tmp_path, words, message):
@@ -296,13 +296,13 @@ def test_what_does_not_fit_is_refused_before_training(run, codes, pictures, tmp_
 
 
 def test_what_has_no_paired_test_says_so(run):
-    with pytest.raises(UserError, match="draws, for which there is no paired test"):
+    with pytest.raises(UserError, match="generates images, for which there is no paired test"):
         said("compare", run.folder, run.folder)
 
 
 def test_captions_take_turns(run):
     captions = Ragged.from_rows([[4], [5, 6], [7]])
-    rows = TextToImageRows(captions, np.array([0, 2, 3]), np.zeros((2, 4), np.uint16), words=10, text=3)
+    rows = TextToImageRows(captions, np.array([0, 2, 3]), np.zeros((2, 4), np.uint16), vocabulary_size=10, text_length=3)
     seen = {tuple(rows.batch(np.array([0]), 1, epoch).inputs["target"][0, 1:4].tolist()) for epoch in range(20)}
     assert seen == {(4, 11, 12), (5, 6, 12)}
     batch = rows.deterministic().batch(np.array([0, 1]), 1, 3)
@@ -315,8 +315,8 @@ def test_too_long_captions_are_dropped_where_they_are_learned_from_and_cut_where
     examples = type(examples)(examples.images[:3], "set", captions=[["a red picture", "a " * 9], ["red " * 9], ["a"]])
     run.recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"too_long": "drop"})})
     learned, scored = run._encode(examples, training=True), run._encode(examples)
-    assert len(learned) == 2 and learned.of.tolist() == [0, 1, 2]
-    assert len(scored) == 3 and scored.of.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
+    assert len(learned) == 2 and learned.offsets.tolist() == [0, 1, 2]
+    assert len(scored) == 3 and scored.offsets.tolist() == [0, 2, 3, 4] and scored.captions.lengths.tolist() == [3, 6, 6, 1]
 
 
 def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
@@ -330,7 +330,7 @@ def test_the_model_is_told_every_step(pictures, tmp_path, monkeypatch):
 def test_the_loss_is_weighed_between_caption_and_picture(run):
     """1/8 of the mean over the caption's positions and 7/8 of that over the picture's, smoothed over what can be said there."""
     (batch,) = sequential_batches(run._encode(run.data.valid), 10_000)
-    model, objective = run.model.eval(), run.OBJ()
+    model, objective = run.model.eval(), run.task.loss(run)
     with torch.no_grad():
         log_p = model(**batch.inputs).log_softmax(-1)
         each = torch.zeros(batch.labels.shape)
@@ -342,7 +342,7 @@ def test_the_loss_is_weighed_between_caption_and_picture(run):
 
 
 def test_the_card_warns_of_misleading_pictures(run, codes):
-    assert "Misleading pictures" in card(run) and "regard draw" in card(run) and "dalle, 2 layers of 32" in card(run)
+    assert "Misleading images" in card(run) and "regard draw" in card(run) and "dalle, 2 layers of 32" in card(run)
     assert "dvae, 1 layers of 16" in card(codes)
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
     assert set(scores) == {"caption_perplexity", "picture_perplexity"}
@@ -399,7 +399,7 @@ def test_both_are_planned(run, codes):
     by_hand = sum(module.weight.numel() * module.grid[0] * module.grid[1] for module in convolutions)
     assert plan(str(codes.folder)).total.macs == by_hand
     assert "images of 8 × 8 pixels, 10 positions" in "\n".join(said("plan", run.folder))
-    with pytest.raises(UserError, match="how many codes a picture has follows from it"):
+    with pytest.raises(UserError, match="the number of codes of an image follows from it"):
         plan(build_recipe(settings(DRAW, "nowhere", model={"image_codes": {"run": "nowhere"}})))
 
 
@@ -470,11 +470,11 @@ def test_what_is_scored_is_drawn_as_the_recipe_says(tmp_path, monkeypatch):
         "top_p": 0.9,
         "candidates": 2,
     }
-    assert asked[0]["reranker"].folder == tmp_path / "run" / "rank"
+    assert asked[0]["reranker"].folder == tmp_path / "run" / "reranker"
     shutil.rmtree(clip.folder)
     evaluate(regard.load(tmp_path / "run", device="cpu"))  # it has a copy
     for sample, message in [
-        ({"candidates": 2}, "sample.candidates = 2: who chooses"),
+        ({"candidates": 2}, "sample.candidates = 2: name the run that chooses"),
         ({"reranker": str(codes.folder)}, "is a run of task = 'image-codes'; name one of task = 'contrastive'"),
     ]:
         with pytest.raises(UserError, match=message):

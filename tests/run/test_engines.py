@@ -55,7 +55,7 @@ def test_hypotheses_are_ranked_by_our_penalty_and_drawn_ones_are_ours(run, insta
             assert found.score == pytest.approx(found.log_probability / ((5 + len(found.tokens) + 1) / 6) ** 0.6)
     drawn = run.translate(SOURCES[:1], temperature=1.0, seed=3)
     assert drawn[0][0].engine.startswith("regard-")
-    run.engine = None
+    run._engine = None
     assert run.translate(SOURCES[:1], temperature=1.0, seed=3) == drawn
 
 
@@ -63,20 +63,24 @@ def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkey
     found = {"bleu": 20.0, "exact": 20.2, "sentences": 9, "times": 2.0}
     monkeypatch.setattr(engines, "measure_cost", lambda run, name: found)
     use_engine(run, "auto")
-    assert run.engine is not None and "2.0 times as fast" in capsys.readouterr().err
+    assert run._engine is not None and "2.0 times as fast" in capsys.readouterr().err
     found["exact"] = 20.4
     use_engine(run, "auto")
-    assert run.engine is None and "engine: regard, for CTranslate2 costs 0.4 BLEU" in " ".join(capsys.readouterr().err.split())
+    assert run._engine is None and "engine: regard, because CTranslate2 costs 0.4 BLEU" in " ".join(
+        capsys.readouterr().err.split()
+    )
     found |= {"exact": 20.0, "times": 0.9}
     use_engine(run, "auto")
-    assert run.engine is None and "is slower here" in " ".join(capsys.readouterr().err.split())
+    assert run._engine is None and "is slower here" in " ".join(capsys.readouterr().err.split())
 
 
 def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
     monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
     use_engine(run, "auto")
-    assert run.engine is None and "engine: regard, for CTranslate2 is not installed: pip install 'regard[export]'" in " ".join(
-        capsys.readouterr().err.split()
+    assert (
+        run._engine is None
+        and "engine: regard, because CTranslate2 is not installed: pip install 'regard[export]'"
+        in " ".join(capsys.readouterr().err.split())
     )
     with pytest.raises(UserError, match=r"--engine ctranslate2: CTranslate2 is not installed: pip install"):
         use_engine(run, "ctranslate2")

@@ -127,7 +127,7 @@ def test_samples_are_the_same_however_many_and_in_whatever_batch(run, monkeypatc
     assert many[::5] == [text.text for text in run.generate(PROMPTS, **draw)]
     assert len(set(many[:5])) > 1 and len({text.text for text in run.generate(["Der"] * 2, number=2, **draw)}) == 4
     assert many != [text.text for text in run.generate(PROMPTS, number=5, **{**draw, "seed": 5})]
-    monkeypatch.setattr("regard.tasks.language.WRITE_AT_ONCE", 3)
+    monkeypatch.setattr("regard.tasks.language.GENERATE_BATCH", 3)
     assert many == [text.text for text in run.generate(PROMPTS, number=5, **draw)]
     assert many[10:15] == [text.text for text in run.generate(PROMPTS[2:3], number=5, place=2, **draw)]
     assert many[13] == run.stream(PROMPTS[2], place=2, sample=3, **draw).prompt + "".join(
@@ -159,7 +159,7 @@ def test_a_prompt_that_leaves_no_room_is_one_line(run):
     if run.recipe.model.kind != "transformer":  # it reads on for ever
         assert run.generate([long], max_tokens=2)[0].tokens
         return
-    said = r"^prompt 2 is \d+ tokens long, and the model takes 48 with what it writes; shorten it$"
+    said = r"^prompt 2 has \d+ tokens, and the model takes 48 with what it generates; shorten it$"
     with pytest.raises(UserError, match=said):
         run.generate(["Der", long])
     with pytest.raises(UserError, match=said):
@@ -199,7 +199,7 @@ def test_prompts_of_standard_input_are_numbered_through(run, monkeypatch):
     lines = ["Der Hund"] * 5
     whole = said(run.folder, *lines, *draw)
     assert len(set(whole.splitlines())) > 1
-    monkeypatch.setattr("regard.tasks.language.WRITE_AT_ONCE", 2)
+    monkeypatch.setattr("regard.tasks.language.GENERATE_BATCH", 2)
     assert whole == said(run.folder, *draw, stdin="\n".join(lines))
 
 
@@ -230,7 +230,7 @@ def test_a_stream_that_is_interrupted_ends_its_line(run, monkeypatch, capsys):
         yield " a"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(run), "write", interrupted)
+    monkeypatch.setattr(type(run), "_stream", interrupted)
     monkeypatch.setattr(sys, "argv", ["regard", "generate", str(run.folder), "Der Hund", "--device", "cpu", "--stream"])
     with pytest.raises(SystemExit) as end:
         cli.main()

@@ -47,7 +47,7 @@ def test_every_verb_works_on_it(name, short, tmp_path):
     run = train({**short, "model": KINDS[name]}, tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     text = run.data.valid.source[0]
-    assert regard.load(run.folder, device="cpu").best([text]) == run._best([text])
+    assert regard.load(run.folder, device="cpu")._best([text]) == run._best([text])
     if name == "without attention":
         assert "alignment_error" not in result.scores
         with pytest.raises(UserError, match="has nothing to show"):

@@ -176,9 +176,9 @@ def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
         (["classify", "nowhere.png"], "no picture nowhere.png"),
         (["classify", "{set}"], "is a folder; give a picture"),
         (["classify", "{set}/text.png"], "text.png is not a PNG, JPEG or WebP picture"),
-        (["embed", "{file}", "--pool", "words"], "--pool words: of pictures, should be mean or cls"),
+        (["embed", "{file}", "--pool", "words"], "--pool words: of images, should be mean or cls"),
         (["embed", "{file}", "--layer", "9"], r"--layer 9: there are layers 0 \(the patches\) to 2"),
-        (["tag", "{file}"], "classifies pictures .task = 'classify'.; it cannot tag"),
+        (["tag", "{file}"], "classifies images .task = 'classify'.; it cannot tag"),
         (["translate", "{file}"], "it cannot translate"),
     ],
 )
@@ -193,7 +193,7 @@ def test_without_a_class_token_there_is_none_to_ask(pictures, tmp_path, files):
     short = {"steps": 1, "evaluate_every": 1}
     run = train(settings(pictures, train=short, model={"pool": "mean"}), tmp_path / "run", device="cpu")
     assert run.embed(files[:1])[0].vectors.shape == (1, 32)
-    with pytest.raises(UserError, match="reads pictures without a class token; use --pool mean"):
+    with pytest.raises(UserError, match="reads images without a class token; use --pool mean"):
         run.embed(files[:1], pool="cls")
 
 
@@ -290,7 +290,7 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
         ({"model": {"pool": "mean", "distilled": "token"}}, "set model.pool = 'class'"),
         (
             {"model": {"kind": "vi"}},
-            "model.kind = 'vi': should be transformer or recurrent, or vit to classify pictures|no setting",
+            "model.kind = 'vi': should be transformer or recurrent, or vit to classify images|no setting",
         ),
         ({"train": {"tokens_per_batch": 9}}, "no setting 'tokens_per_batch' in train; did you mean 'images_per_batch'"),
         ({"train": {"augment": {"rand_augment": {"magnitude": 11}}}}, "train.augment.rand_augment.magnitude = 11"),

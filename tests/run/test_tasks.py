@@ -423,7 +423,7 @@ def test_a_vocabulary_without_the_marks_a_task_needs_is_refused(tmp_path):
     with pytest.raises(UserError, match="no token that ends a text"):
         train(settings("gpt", tokens={"file": str(tmp_path / "none.json")}), tmp_path / "a", device="cpu")
     somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
-    with pytest.raises(UserError, match="to hide words behind"):
+    with pytest.raises(UserError, match="mask token"):
         train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
     with pytest.raises(UserError, match="begins an output"):
         train(settings("translate", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "c", device="cpu")

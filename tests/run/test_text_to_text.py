@@ -182,7 +182,7 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
     (result,) = evaluate(run, **given, task="mood", save=False)
     assert result.examples.target == ["glad news", "sad news"]
     assert [result.name for result in evaluate(run, task="gist", save=False)] == ["gist/valid"]
-    with pytest.raises(UserError, match="say for which task these files are: --task english or german or mood"):
+    with pytest.raises(UserError, match="name the task of these files: --task english or german or mood"):
         evaluate(run, **given)
 
 
@@ -191,8 +191,8 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
     [
         (["translate", "x", "--task", "nose"], "--task nose: .* knows english, german, mood, gist, rate"),
         (["classify", "x", "--task", "english"], "--task english has no labels .kind = 'translate'.; use: regard translate"),
-        (["translate", "x", "--task", "rate"], "line 1 has 1 texts; the task rate reads 2, with a tab between them"),
-        (["tag", "x"], "answers texts with texts .task = 'text-to-text'.; it cannot tag"),
+        (["translate", "x", "--task", "rate"], "line 1 has 1 texts; the task rate reads 2, separated by tabs"),
+        (["tag", "x"], "maps texts to texts .task = 'text-to-text'.; it cannot tag"),
         (["evaluate", "--task", "nose"], "--task nose"),
     ],
 )
@@ -326,12 +326,12 @@ def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message)
         ("rate", {"columns": [0, 1]}, "data.tasks.rate: columns = .0, 1.: a column for each prefix and one for the target"),
         ("gist", {"reverse": True}, "data.tasks.gist: reverse: only a translation"),
         ("gist", {"world": {}, "train": [], "valid": []}, "data.tasks.gist: world: a world has single texts"),
-        ("a/b", {"prefix": "x", "world": {}}, "data.tasks: 'a/b' is a file's name too"),
+        ("a/b", {"prefix": "x", "world": {}}, "data.tasks: 'a/b' is also a file name"),
         ("mood", {"prefix": None}, "data.tasks.mood.prefix"),
         (None, {"tasks": {}}, "data.tasks = {}"),
         (None, {"mixing": "fair"}, "data.mixing = 'fair': should be 'proportional', 'equal', or a temperature of at least 1"),
         (None, {"mixing": 0.5}, "data.mixing = 0.5"),
-        (None, {"train": ["a"]}, "data.train: every task has its own; write it under .data.tasks.NAME."),
+        (None, {"train": ["a"]}, "data.train: it belongs to a task; write it under .data.tasks.NAME."),
     ],
 )
 def test_mistakes_in_the_recipe_name_the_task_the_setting_and_the_cure(tmp_path, name, change, message):

@@ -120,7 +120,7 @@ def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, 
         (lambda lines: ["0-0 1:2", *lines[1:]], r"a\.align:1: '1:2' is not a link such as 0-3"),
         (
             lambda lines: [*lines[:7], "0-0 99-0", *lines[8:]],
-            r"a\.align:8: the link 99-0 leads outside the sentence, which has \d+",
+            r"a\.align:8: the link 99-0 is outside the sentence, which has \d+",
         ),
         (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 leads outside"),
     ],

@@ -23,7 +23,9 @@ def make_worker(run, **settings):
 
 
 def make_job(run, prompt="Der", client="a", tokens=5):
-    return Job(lambda on_token: generate_task(run, prompt, SamplingParams(tokens), callback=on_token), client=client, decodes=True)
+    return Job(
+        lambda on_token: generate_task(run, prompt, SamplingParams(tokens), callback=on_token), client=client, decodes=True
+    )
 
 
 def test_clients_take_turns(runs):

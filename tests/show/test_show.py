@@ -232,10 +232,10 @@ def test_beam_tree_ends_in_the_hypotheses_of_the_search(tiny_run):
         (["--view", "token", "--token", "nobody"], "--token nobody: not among"),
         (["--kind", "nose"], "use one of cross, encoder, decoder"),
         (["--view", "neurons", "--token", "nobody"], "--token nobody: not among"),
-        (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has 1, 2"),
+        (["--view", "neurons", "--head", "9", "--layer", "1"], "--head 9: cross-attention has heads 1, 2"),
         (["--view", "steps", "--max-tokens", "9"], "--max-tokens 9: for language models"),
         (["--view", "neurons", "--save", "a.attn"], "--save does not apply to --view neurons"),
-        (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has 1, 2"),
+        (["--view", "heads", "--layer", "9"], "--layer 9: cross-attention has layers 1, 2"),
         (["--view", "heads", "--head", "1"], "of which layer"),
         (["--view", "model", "--out", "a.gif"], "use .svg, .png, .pdf or .html"),
         (["--out", "a.html"], ".html is not a supported format"),
@@ -289,7 +289,7 @@ def test_show_image_attention_has_a_tile_per_layer_or_word(image_runs, image_pat
 def test_image_attention_is_that_of_the_class_token(image_runs, image_path):
     run = image_runs["classify"]
     with torch.no_grad(), watch(run.model) as seen:
-        run.read(run._inputs(image_path))
+        run._forward(run._inputs(image_path))
     np.testing.assert_allclose(
         image_attention(run, image_path).heads.reshape(1, 2, 16), seen.stack()[:, 0, :, 0, 1:].numpy(), rtol=1e-6
     )

@@ -28,7 +28,7 @@ from regard.show.figures.head_views import (
     head_view,
     model_view,
 )
-from regard.show.figures.html_pages import PAGE_VIEWS, attention_page
+from regard.show.figures.html_pages import PAGE_VIEWS, WEB, attention_page
 from regard.show.figures.neuron_view import MAX_KEYS, neuron_figure, neuron_page, neuron_text
 from regard.show.figures.style import render
 from regard.show.figures.teaching import position_figure
@@ -205,3 +205,10 @@ def test_attention_page_of_many_heads_is_small():
         "self-attention", (weights for _ in range(12)), ["a"] * 200, ["b"] * 200, names=[str(i) for i in range(12)]
     )
     assert found.weights.size <= MAX_WEIGHTS and len(attention_page([found])) < 4_000_000
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
+def test_page_scripts_never_insert_html(path):
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text("utf-8")
+    )

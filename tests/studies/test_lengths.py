@@ -19,7 +19,8 @@ from regard.run.train import train
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
 from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
 from regard.studies.ladder import run_ladder
-from regard.studies.lengths import SIZE_TOLERANCE, count_parameters, match_parameters, run_length_study
+from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
+from regard.studies.report import count_parameters
 from regard.tasks.translate import TranslateRun, exact_match_scores
 from regard.tokens.special_tokens import BOS, EOS
 
@@ -161,7 +162,7 @@ def test_halting_steps_are_those_of_decoding(universal_run):
     """The answer is decoded again token by token, reading the steps each time."""
     text, model = "12+345", universal_run.model
     said, (read, spoken) = count_halting_steps(universal_run, text)
-    assert said == universal_run.best([text])[0].text
+    assert said == universal_run._best([text])[0].text
     assert read.tokens == [*text, "</s>"] and spoken.tokens == [*said, "</s>"]
     assert read.most == spoken.most == 3 and {*read.steps, *spoken.steps} <= {1, 2, 3}
     source, answer = (torch.tensor(universal_run.tokenizers[0].encode([words])) for words in (text, said))
@@ -218,7 +219,9 @@ def test_halting_figure_accepts_any_tokens(steps, word):
 
 
 def test_model_without_halting_raises_an_error(ladder, tmp_path):
-    with pytest.raises(UserError, match=r"model.kind = 'transformer' has no steps .* --halting is for model.kind = 'universal'"):
+    with pytest.raises(
+        UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"
+    ):
         show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
@@ -229,8 +232,8 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     "arguments, message",
     [
         (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
-        (["show", "RUN", "1+2", "--halting"], "say where the picture goes"),
-        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show of an empty sentence"),
+        (["show", "RUN", "1+2", "--halting"], "no output: add --out"),
+        (["show", "RUN", "", "--halting", "--terminal"], "nothing to show in an empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),
     ],
 )

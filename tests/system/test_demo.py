@@ -19,7 +19,7 @@ def test_demo_reaches_its_scores(demo):
     assert scores["pronouns"]["score"] >= 80
     assert scores["alignment_error"]["score"] < 0.25
     baselines = [
-        float(percent) for percent in re.findall(r"([\d.]+)%", re.search(r"pronouns: guessing by (.*)", demo.output).group(1))
+        float(percent) for percent in re.findall(r"([\d.]+)%", re.search(r"pronouns, baselines: (.*)", demo.output).group(1))
     ]
     assert len(baselines) == 3 and max(baselines) <= 45
     assert demo.output.count("\n  ") >= 10 and "report.html" in demo.output
@@ -54,10 +54,10 @@ def test_demo_takes_minutes(demo):
 def test_run_folder_holds_the_report_and_figures(demo):
     for name in (
         "report.html",
-        "pictures/attention.svg",
-        "pictures/training.svg",
-        "pictures/length.svg",
-        "pictures/bleu-by-length-test.svg",
+        "figures/attention.svg",
+        "figures/training.svg",
+        "figures/length.svg",
+        "figures/bleu-by-length-test.svg",
         "README.md",
         "outputs/test.txt",
     ):

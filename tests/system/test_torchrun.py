@@ -106,7 +106,7 @@ def test_restarted_job_resumes_bit_for_bit(job_folder, start, uninterrupted):
     )
     status, _, err = finish(job)
     assert status == 0, err
-    assert "going on from step 10" in err and same_checkpoint(uninterrupted, job_folder / "again", 20)
+    assert "resuming from step 10" in err and same_checkpoint(uninterrupted, job_folder / "again", 20)
     assert (job_folder / "again" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
 
 
@@ -120,7 +120,7 @@ def test_job_resumes_on_one_and_four_ranks(job_folder, start, uninterrupted):
     (moved / "log.jsonl").unlink()
     train(moved, resume=True, overrides=["train.steps=10"], device="cpu")
     status, _, err = finish(start(4, "train", "moved", "--resume", "--set", "train.steps=20", "--no-evaluate"))
-    assert status == 0 and "going on from step 10" in err, err
+    assert status == 0 and "resuming from step 10" in err, err
     found, straight = losses(moved), losses(uninterrupted)
     assert sorted(found) == list(range(6, 21))
     assert max(abs(found[step] - straight[step]) for step in found) < 1e-3
@@ -182,7 +182,7 @@ def test_user_error_is_printed_once(job_folder, start):
 
 def test_translate_and_evaluate_are_distributed_and_printed_once(start, uninterrupted):
     lines = [pair.source for pair in bilingual.generate(50, 9, level=1)]
-    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(uninterrupted, device="cpu").best(lines))
+    text, expected = "\n".join(lines), "".join(f"{best.text}\n" for best in load(uninterrupted, device="cpu")._best(lines))
     job = start(2, "translate", uninterrupted, stdin=subprocess.PIPE)
     status, out, err = finish(job, text=text)
     assert status == 0 and out == expected and out.count("\n") == 50, err

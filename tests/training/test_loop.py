@@ -10,7 +10,7 @@ import torch
 from regard.errors import Interrupted, UserError
 from regard.recipe import Regularization
 from regard.training import checkpoint
-from regard.training.loop import MAX_NONFINITE_STEPS
+from regard.training.loop import MAX_NONFINITE_STEPS, step_seed
 from regard.training.losses import CrossEntropy
 
 
@@ -351,3 +351,11 @@ def test_a_toy_task_is_learned(store, trainer, tmp_path):
     run.train()
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"loss"' in line]
     assert losses[0] > 3 and losses[-1] < 0.3
+
+
+def test_step_seeds_do_not_collide():
+    """Neighbouring seeds, steps and ranks, and those a million apart: seed 1, step 1,000,004 is not seed 2, step 1."""
+    steps = [*range(1, 300), *range(1_000_000, 1_000_300)]
+    keys = {(seed, step, rank) for seed in range(20) for step in steps for rank in range(4)}
+    seeds = {step_seed(*key) for key in keys}
+    assert len(seeds) == len(keys) and all(0 <= seed < 2**63 for seed in seeds)

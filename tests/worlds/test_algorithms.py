@@ -124,10 +124,10 @@ def test_recipe_has_a_test_set_of_each_length():
         ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
         ("[data.world]\nkind = 'copy'\nlevel = 3", r"no setting 'level' in data.world; there are: kind, number"),
         ("[data.world]\nkind = 'copy'\nshortest = 11", r"data.world.shortest = 11 is more than longest = 10"),
-        ("[data]\nreverse = true\nworld = {kind = 'addition'}", r"data.reverse: an algorithm goes one way"),
+        ("[data]\nreverse = true\nworld = {kind = 'addition'}", r"data.reverse: an algorithm has one direction"),
         (
             "task = 'language'\n[data.world]\nkind = 'copy'",
-            r"data.world.kind = 'copy' has pairs: it is for the tasks translate and",
+            r"data.world.kind = 'copy' is for the tasks translate and",
         ),
         ("task = 'tag'\n[data.world]\nkind = 'addition'", r"data.world.kind = 'addition' has pairs"),
     ],

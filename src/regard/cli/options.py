@@ -1,5 +1,6 @@
 """The options that several verbs share, and the runs and texts that they are given."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,10 @@ def load_for(
     """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
     from regard.run.load import load
 
+    if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     opened = load(run, device=device)
-    if verb not in opened.task.verbs:
+    if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")

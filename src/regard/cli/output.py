@@ -1,7 +1,6 @@
 """The output of verbs: JSON, texts, tables."""
 
 import json
-import signal
 import sys
 from typing import Any
 
@@ -57,9 +56,3 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     print(f"\n{title}")
     for row in [header, *rows]:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-
-
-def exit_on_closed_pipe() -> None:
-    """Let `regard translate … | head` end quietly, as other filters do."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -96,7 +96,7 @@ def show(
         raise UserError("no text to show: regard show RUN TEXT")
     if save is not None and choice.view in VIEWS_THAT_RUN:
         raise UserError(f"--save does not apply to --view {choice.view}; leave it out")
-    opened = load_for("align" if halting or choice.view == "beam" else "reading", run, device, task)
+    opened = load_for("align" if halting or choice.view == "beam" else "show", run, device, task)
     (text,) = with_task_prefix(opened, [text], task)
     if halting:
         if heads or layer or head:

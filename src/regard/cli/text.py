@@ -27,7 +27,7 @@ from regard.cli.options import (
     read_batches,
     with_task_prefix,
 )
-from regard.cli.output import exit_on_closed_pipe, print_json, print_stream, print_texts
+from regard.cli.output import print_json, print_stream, print_texts
 from regard.errors import UserError
 
 
@@ -58,7 +58,6 @@ def translate(
 
     A text-to-text run performs the task of --task, or of the prefix of the text.
     """
-    exit_on_closed_pipe()
     opened = load_for("translate", run, device, task, precision=precision, engine=engine)
     for lines in distributed.broadcast_each(read_batches(texts)):
         translations = opened.translate(
@@ -113,9 +112,8 @@ def generate(
 ) -> None:
     """Continue prompts with a language model."""
     from regard.decoding.sampling import SamplingParams
-    from regard.tasks.language import WRITE_AT_ONCE
+    from regard.tasks.language import GENERATE_BATCH
 
-    exit_on_closed_pipe()
     if greedy and temperature is not None:
         raise UserError(f"--greedy and --temperature {temperature} exclude each other: leave one out")
     settings: dict[str, Any] = dict(
@@ -129,7 +127,7 @@ def generate(
     )
     SamplingParams(number=number, **settings)  # validated before a model is loaded
     opened, first = load_for("generate", run, device, precision=precision), 0
-    for lines in read_batches(prompts, size=1 if stream else WRITE_AT_ONCE):
+    for lines in read_batches(prompts, size=1 if stream else GENERATE_BATCH):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
             for i, sample in product(range(len(lines)), range(number)):
                 print_stream(opened.stream(lines[i], place=first + i, sample=sample, **settings), as_json)
@@ -147,7 +145,6 @@ def fill(
     as_json: AsJson = False,
 ) -> None:
     """Fill in masked words: "a [MASK] ran"."""
-    exit_on_closed_pipe()
     opened = load_for("fill", run, device)
     for lines in read_batches(texts):
         for found in opened.fill(lines, number=number):
@@ -176,7 +173,6 @@ def classify(
 
     A regression run predicts scores. Images are given by path; a tab separates the two texts of a pair.
     """
-    exit_on_closed_pipe()
     opened = load_for("classify", run, device, task, precision=precision)
     for lines in read_batches(texts):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
@@ -191,7 +187,6 @@ def classify(
 @app.command()
 def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: AsJson = False) -> None:
     """Predict the label of every word."""
-    exit_on_closed_pipe()
     opened = load_for("tag", run, device)
     for lines in read_batches(texts):
         for found in opened.tag(lines):
@@ -222,7 +217,6 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions with spans of their contexts."""
-    exit_on_closed_pipe()
     if (question is None) != (context is None):
         raise UserError("--question and --context go together")
     if question is not None and pairs:
@@ -268,7 +262,6 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Print vectors of texts, words or images."""
-    exit_on_closed_pipe()
     opened = load_for("embed", run, device, precision=precision)
     options = {} if read_as is None else {"read_as": read_as}
     if options and "match" not in opened.task.verbs:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.options import AsJson, Beam, Device, Greedy, MaxTokens, RunFolder, Seed, TopK, TopP, app, load_for, read_batches
-from regard.cli.output import exit_on_closed_pipe, print_json, print_texts
+from regard.cli.output import print_json, print_texts
 from regard.errors import UserError
 
 Images = Annotated[
@@ -100,7 +100,6 @@ def caption(
     from regard.show.galleries import caption_error_gallery
     from regard.show.image_attention import draw_caption_attention
 
-    exit_on_closed_pipe()
     if gallery is not None and (images or out):
         raise UserError("--gallery takes its images from the run's test set: leave out images and --out")
     if out is not None:
@@ -136,7 +135,6 @@ def match(
 
     Print every label with its probability, best first.
     """
-    exit_on_closed_pipe()
     opened = load_for("match", run, device)
     from regard.tasks.contrastive import parse_labels
 

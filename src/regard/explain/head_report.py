@@ -27,7 +27,7 @@ from regard.explain.heads import (
 from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
-from regard.tasks.base import EVALUATE_TOKENS, Run
+from regard.tasks.base import EVALUATE_TOKENS
 from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.shared.images import patch_grid
 from regard.tasks.translate import TranslateRun
@@ -107,7 +107,7 @@ class HeadReport:
 
 
 def explain_heads(
-    run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
+    run: Any, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
 ) -> HeadReport:
     """Assign a role to each head over a set, and measure the loss without it."""
     if not attention_modules(run.model):
@@ -148,7 +148,7 @@ def explain_heads(
     )
 
 
-def select_antecedent_head(run: Run, data: str, examples: Any, number: int) -> AntecedentHead | None:
+def select_antecedent_head(run: Any, data: str, examples: Any, number: int) -> AntecedentHead | None:
     """Return a translator's head that resolves "it", selected on one set of a world and measured on the first other one."""
 
     def has_pronouns(found: Any) -> bool:
@@ -162,7 +162,7 @@ def select_antecedent_head(run: Run, data: str, examples: Any, number: int) -> A
     return None
 
 
-def fill_references(run: Run, examples: Any) -> Any:
+def fill_references(run: Any, examples: Any) -> Any:
     """Return the examples with references; where there are none, with the run's own outputs."""
     if "image" in run.task.reads:
         if run.task.explains != "image_label":
@@ -180,7 +180,7 @@ def fill_references(run: Run, examples: Any) -> Any:
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
 
 
-def sentence_relations(run: Run, rows: Any, examples: Any) -> ModelExamples:
+def sentence_relations(run: Any, rows: Any, examples: Any) -> ModelExamples:
     """Yield the model inputs and the relations of each text, those that a world knows among them."""
     special = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
     for index in range(len(rows)):
@@ -205,7 +205,7 @@ def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) 
         yield inputs, {"target": patch_relations(patch_grid(run), run.recipe.model.prefix_tokens, named)}
 
 
-def token_embeddings(run: Run, side: str, ids: Tensor) -> Tensor | None:
+def token_embeddings(run: Any, side: str, ids: Tensor) -> Tensor | None:
     """Return the token embeddings of one side, None where the model has none of its own."""
     table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "token_embedding", None)
     if table is None:

@@ -32,7 +32,7 @@ from regard.tasks.shared.images import ImageInput, patch_grid, pooled_positions
 from regard.worlds import shapes
 
 
-def image_output(run: Run, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
+def image_output(run: Any, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
     """Return the selected output for one image."""
     if run.task.explains == "image_label":
         return image_label_output(run, image, selection)
@@ -124,7 +124,7 @@ def patch_names(image: ExplainedImage) -> list[str]:
 
 
 def image_outputs(
-    run: Run, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
+    run: Any, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
 ) -> Iterator[ExplainedOutput]:
     """Yield one output for each chosen image: a label, the similarity to its caption, or a random word of it, with the patches
     that show it where a world knows them. Outputs that would be compared with themselves are skipped."""

@@ -28,6 +28,7 @@ from regard.explain.text_outputs import load_examples, select_output, select_out
 from regard.explain.verdict import TEXT_WORDING, Wording, permutation_verdict, set_verdict, single_verdict
 from regard.scoring import Score
 from regard.tasks.base import Run
+from regard.tasks.shared.images import ImageInput
 
 RANDOMIZED_SEED = 1
 MAX_PRINTED_PATCHES = 5
@@ -195,7 +196,7 @@ def format_interval(score: Score) -> str:
     return f"{format_number(score.score)} [{format_number(score.low)}, {format_number(score.high)}]"
 
 
-def explain_one(run: Run, given: Any, method: str = "all", selection: OutputSelection = PREDICTED) -> Explanation:
+def explain_one(run: Run, given: ImageInput, method: str = "all", selection: OutputSelection = PREDICTED) -> Explanation:
     """Explain the run's output for a text or an image, or another output that is selected."""
     methods, randomized = parse_methods(method), randomized_model(run)
     selected = select_output(run, given, selection)

@@ -33,6 +33,7 @@ from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.shared.gold import attach_gold_alignments
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.labels import pair_rows, single_rows
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import NO_TOKEN
@@ -47,10 +48,12 @@ NOT_EXPLAINED = (
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Run, given: Any, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+def select_output(run: Any, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
     """Return the output for a text or an image: the run's prediction, or the selected one."""
     if run.task.explains is not None and "image" in run.task.reads:
         return image_output(run, given, selection)
+    if not isinstance(given, str):
+        raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
     if run.task.explains == "label":
         return label_output(run, given, selection)
     if run.task.explains in ("translation", "next_token"):
@@ -196,7 +199,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     return own[data]
 
 
-def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
+def select_outputs(run: Any, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
@@ -208,9 +211,9 @@ def select_outputs(run: Run, examples: Any, number: int, selection: OutputSelect
         elif run.task.explains == "translation":
             text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
             translation = run._best([text])[0].tokens
-            words = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
-            if words and run._ids([text])[0]:
-                yield translation_output(run, text, replace(selection, word=str(pick(words, index) + 1)), translation)
+            word_ids = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
+            if word_ids and run._ids([text])[0]:
+                yield translation_output(run, text, replace(selection, word=str(pick(word_ids, index) + 1)), translation)
         elif isinstance(examples, LabelledTexts):
             selected = select_output(run, examples.keys()[index], selection)
             if not selected.is_compared_with_itself:

@@ -282,7 +282,7 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "by default"
         joint = " joint" if recipe.task == "translate" else ""
         per_batch = (
-            f"{recipe.train.images_per_batch:,} pairs"
+            f"{recipe.train.images_per_batch:,} pairs"  # type: ignore[attr-defined]
             if recipe_task(recipe).explains == "similarity"
             else f"{recipe.train.tokens_per_batch:,} tokens"
         )

@@ -1,4 +1,4 @@
-"""What says in words what a picture shows: an encoder that makes a map of vectors of it, and a decoder that looks at the map."""
+"""Settings of captioners: an image encoder that gives a feature map, and a decoder that attends to it."""
 
 from typing import Annotated, Literal, Self
 
@@ -19,35 +19,35 @@ ImageEncoderModel = Annotated[
 
 
 class LstmDecoderModel(Settings):
-    """The LSTM that looks at the map before each word (Xu et al. 2015)."""
+    """The LSTM that attends to the feature map before each word (Xu et al. 2015)."""
 
     kind: Literal["lstm"] = "lstm"
     layers: Count = 1
     width: Count = 256
-    """Of the states."""
+    """Width of the states."""
     embedding_width: Count | None = None
-    """As `width` when not given."""
+    """Default: `width`."""
     attention_width: Count | None = None
-    """Of the additive score; as `width` when not given."""
+    """Width of the additive score. Default: `width`."""
     attention: Literal["soft", "hard"] = "soft"
-    """`soft` sees the mean of all places under the weights (sec. 4.2), `hard` one place that is drawn from them (sec. 4.1), and
-    once it is trained the likeliest one."""
+    """`soft` reads the weighted mean of all cells (sec. 4.2), `hard` one sampled cell (sec. 4.1), after training the most
+    probable one."""
     query_with_word: bool = False
-    """Look from the state and the word before, not from the state alone, which has not read that word yet (as published)."""
+    """Query with the state and the previous word, not with the state alone, which has not read that word yet (as published)."""
     gate: bool = True
-    """A learned number before each word says how much of what is seen counts (sec. 4.2.1)."""
+    """Gate the context vector by a learned scalar per step (sec. 4.2.1)."""
     doubly_stochastic_weight: float = Field(1.0, ge=0)
-    """λ of eq. 14: soft attention should have looked at every place in the end."""
+    """λ of eq. 14: soft attention should have attended to every cell in the end."""
     reinforce_weight: float = Field(1.0, ge=0)
-    """λ_r of eq. 12: how much hard attention learns from which places led to good words."""
+    """λ_r of eq. 12: weight of the REINFORCE term of hard attention."""
     entropy_weight: float = Field(0.01, ge=0)
-    """λ_e of eq. 12: what keeps hard attention from settling too soon."""
+    """λ_e of eq. 12: weight of the entropy of hard attention, against premature convergence."""
     soft_probability: Fraction = 0.5
-    """Chance that hard attention is given the mean for a picture while training, as soft attention is."""
+    """Probability that an image is read with soft attention while hard attention is trained."""
 
 
 class TransformerDecoderModel(PositionedBlockSettings):
-    """The decoder of the Transformer (Vaswani et al. 2017), whose cross-attention looks at the map."""
+    """The decoder of the Transformer (Vaswani et al. 2017), whose cross-attention reads the feature map."""
 
     kind: Literal["transformer"]
     layers: Count = 3
@@ -60,9 +60,9 @@ class TransformerDecoderModel(PositionedBlockSettings):
     """Share the weights of embedding and output."""
 
     @model_validator(mode="after")
-    def begins_at_its_beginning(self) -> Self:
+    def check_offset(self) -> Self:
         if self.positions.random_offset:
-            raise ValueError("model.decoder.positions.random_offset: captions begin at their beginning; set it to 0")
+            raise ValueError("model.decoder.positions.random_offset: not for captions; set it to 0")
         return self
 
 

@@ -1,4 +1,4 @@
-"""What makes a map of vectors of a picture: a small convolutional network, the Vision Transformer, or EfficientNet-Lite0."""
+"""Settings of image encoders that give a feature map: a small CNN, the Vision Transformer, or EfficientNet-Lite0."""
 
 from typing import ClassVar, Literal, Self
 
@@ -9,19 +9,19 @@ from regard.recipe.settings import Count, Settings
 
 Size = tuple[int, int]
 CHANNELS = {1280: 32, 320: 32, 112: 16}
-"""Of EfficientNet-Lite0's maps, and the pixels across one of their places."""
+"""Channels of EfficientNet-Lite0's feature maps, and their stride in pixels."""
 BLOCKS = {1280: 16, 320: 16, 112: 11}
-"""Before each of these maps."""
+"""Blocks before each of these feature maps."""
 
 
 class MapEncoderModel(Settings):
-    """What encoders that are convolutional have."""
+    """Settings that convolutional encoders have."""
 
     prefix_tokens: ClassVar[int] = 0
     pool: ClassVar[Literal["mean"]] = "mean"
 
     positions: GridPositionSettings = GridPositionSettings()
-    """What a convolution sees does not say where it is."""
+    """Positions added to the feature map: a convolution does not know where it is."""
 
     @property
     def layers(self) -> int:
@@ -32,18 +32,20 @@ class MapEncoderModel(Settings):
         raise NotImplementedError
 
     def grid(self, size: Size) -> Size:
-        """Rows and columns of the map."""
+        """Return the rows and columns of the feature map."""
         raise NotImplementedError
 
     def length(self, size: Size) -> int:
-        """Places of the map."""
+        """Return the number of cells of the feature map."""
         rows, columns = self.grid(size)
         return rows * columns
 
     @model_validator(mode="after")
-    def positions_fit(self) -> Self:
+    def check_positions(self) -> Self:
         if self.positions.kind == "sinusoidal" and self.width % 4:
-            raise ValueError(f"a map of {self.width} channels: sinusoidal positions of two dimensions need a multiple of 4")
+            raise ValueError(
+                f"a feature map of {self.width} channels: sinusoidal positions of two dimensions need a multiple of 4"
+            )
         return self
 
 
@@ -54,11 +56,11 @@ class CnnEncoderModel(MapEncoderModel):
     widths: list[Count] = Field([64, 128, 256], min_length=1)
     """Channels of each block."""
     strides: list[Count] = [2, 2, 1]
-    """How many pixels of what it reads a block takes for one of its own, down and across."""
+    """Stride of each block, in both directions."""
     mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.5, 0.5, 0.5)
-    """Taken from red, green and blue, of which 1 is the most."""
+    """Mean of red, green and blue (0 to 1), which is subtracted."""
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
-    """What is left is divided by this."""
+    """Standard deviation, which the difference is divided by."""
 
     @property
     def layers(self) -> int:
@@ -74,19 +76,19 @@ class CnnEncoderModel(MapEncoderModel):
         return size
 
     @model_validator(mode="after")
-    def blocks_agree(self) -> Self:
+    def check_blocks(self) -> Self:
         if len(self.strides) != len(self.widths):
-            raise ValueError(f"strides has {len(self.strides)} numbers, widths {len(self.widths)}: give one of each a block")
+            raise ValueError(f"strides has {len(self.strides)} numbers, widths {len(self.widths)}: give one of each per block")
         return self
 
 
 class PatchesEncoderModel(VitModel):
-    """The Vision Transformer: the map is its patches. It may begin from a run that classifies (`train.init_from`, modules
-    `["encoder"]`)."""
+    """The Vision Transformer: the feature map is its patches. It may be initialised from a run that classifies
+    (`train.init_from`, modules `["encoder"]`)."""
 
     kind: Literal["patches"]  # type: ignore[assignment]
     pool: Literal["class", "mean"] = "mean"
-    """Whether a mark is read before the patches; the decoder looks at the patches alone."""
+    """Whether a class token is read before the patches; the decoder attends to the patches alone."""
 
 
 class EfficientNetEncoderModel(MapEncoderModel):
@@ -95,13 +97,13 @@ class EfficientNetEncoderModel(MapEncoderModel):
 
     kind: Literal["efficientnet-lite0"]
     channels: Literal[1280, 320, 112] = 1280
-    """Which of its maps: behind its head, its last one, or the last one that is twice as fine (a place for 16 pixels, not 32)."""
+    """The feature map by its channels: after the head, the last one, or the last one of stride 16 instead of 32."""
     frozen: bool = True
-    """Leave its weights as they are."""
+    """Freeze its weights."""
     mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.498, 0.498, 0.498)
-    """Taken from red, green and blue, of which 1 is the most."""
+    """Mean of red, green and blue (0 to 1), which is subtracted."""
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.502, 0.502, 0.502)
-    """What is left is divided by this."""
+    """Standard deviation, which the difference is divided by."""
 
     @property
     def layers(self) -> int:

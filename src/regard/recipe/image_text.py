@@ -1,4 +1,4 @@
-"""What tells which picture and which text belong together: CLIP (Radford et al. 2021), its towers, its training."""
+"""Settings of CLIP (Radford et al. 2021): its towers, its data, its training."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -35,16 +35,15 @@ CLIPS: dict[str, dict[str, Any]] = {
 
 
 class ImageTextData(CaptionedImageData):
-    """Pictures with captions, one or several, in the forms of captioned pictures; each epoch takes another caption of a
-    picture."""
+    """Images with one or several captions, in the formats of captioned images; each epoch takes another caption of an image."""
 
     too_long: Literal["truncate"] = "truncate"
-    """A caption is cut at `model.text.max_length` tokens."""
+    """A caption is truncated at `model.text.max_length` tokens."""
 
 
 class ImageTowerModel(VitModel):
-    """A Vision Transformer, from whose class token, or mean of patches, a picture's vector is made. Any field of a preset may be
-    overridden."""
+    """A Vision Transformer; the image's vector comes from its class token or the mean of its patches. Any field of a preset may
+    be overridden."""
 
     kind: Literal["vit"] = "vit"
 
@@ -57,11 +56,11 @@ TowerModel = Annotated[
         kind_discriminator("vit"), custom_error_type="kind", custom_error_message="should be vit, cnn or efficientnet-lite0"
     ),
 ]
-"""From a map that convolutions make, a picture's vector is the mean of its places."""
+"""The image's vector from a convolutional feature map is the mean of its cells."""
 
 
 class TextTowerModel(StackSettings):
-    """A Transformer, from whose last token, or mean of tokens, a text's vector is made."""
+    """A Transformer; the text's vector comes from its end token or the mean of its tokens."""
 
     layers: Count = 4
     width: Count = 192
@@ -69,18 +68,18 @@ class TextTowerModel(StackSettings):
     feed_forward: Count = 768
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
     max_length: int = Field(77, ge=3)
-    """Longest text in tokens, the marks around it included."""
+    """Longest text in tokens, special tokens included."""
     positions: PositionSettings = PositionSettings(kind="learned")
     causal: bool = True
-    """No token sees a later one, as published; false reads in both directions."""
+    """Causal attention, as published; false reads in both directions."""
     pool: Literal["end", "mean"] = "end"
-    """What a text's vector is made from: the mark at its end, as published, or the mean of all tokens."""
+    """What the text's vector comes from: its end token, as published, or the mean of all tokens."""
 
 
 class ClipModel(Settings):
-    """CLIP (Radford et al. 2021): two towers, and a space in which a picture lies near a text that fits it."""
+    """CLIP (Radford et al. 2021): two towers, and a shared space in which an image is near a text that fits it."""
 
     kind: Literal["clip"] = "clip"
     preset: Literal["clip-vit-b-32", "clip-vit-b-16", "clip-vit-l-14"] | None = None
@@ -88,7 +87,7 @@ class ClipModel(Settings):
     projection_width: Count = 128
     """Width of the shared space."""
     temperature: float = Field(0.07, ge=0.01)
-    """By which similarities are divided at the beginning; it is learned, and never less than 0.01."""
+    """Initial temperature that similarities are divided by; it is learned, and never less than 0.01."""
     image: TowerModel = ImageTowerModel()
     text: TextTowerModel = TextTowerModel()
 
@@ -105,7 +104,7 @@ class ClipModel(Settings):
         return f"{self.image.width} and {self.text.width}"
 
     def length(self, size: tuple[int, int]) -> int:
-        """Positions of a picture of this size, or of the longest text, whichever are more."""
+        """Return the positions of an image of this size, or of the longest text, whichever are more."""
         return max(self.image.length(size), self.text.max_length)
 
     @model_validator(mode="before")
@@ -123,32 +122,34 @@ class ClipModel(Settings):
         return {**preset, **given, **towers}
 
     @model_validator(mode="after")
-    def one_mark(self) -> Self:
+    def check_distilled(self) -> Self:
         if isinstance(self.image, ImageTowerModel) and self.image.distilled != "none":
-            raise ValueError(f"model.image.distilled = {self.image.distilled!r}: the second mark is for labels; leave it out")
+            raise ValueError(
+                f"model.image.distilled = {self.image.distilled!r}: the distillation token is for labels; leave it out"
+            )
         return self
 
 
 class ContrastiveRegularization(Regularization):
     dropout: Fraction = 0.0
-    """After each sub-layer, before it is added."""
+    """After each sub-layer, before the residual addition."""
     label_smoothing: Fraction = 0.0
-    """Of the probabilities over the batch."""
+    """Smoothing of the probabilities over the batch."""
 
 
 class ContrastiveTraining(ImageTraining):
-    """The training loop for pairs of a picture and a text."""
+    """The training loop for pairs of an image and a text."""
 
     images_per_batch: int = Field(256, ge=2)
-    """Pairs that are told apart; on several devices, those of all of them together."""
+    """Pairs in the contrastive loss; on several devices, those of all devices together."""
     regularize: ContrastiveRegularization = ContrastiveRegularization()
 
     @model_validator(mode="after")
-    def pairs_stay_whole(self) -> Self:
+    def check_loss(self) -> Self:
         if self.gradient_accumulation_steps > 1:
             raise ValueError(
-                "train.gradient_accumulation_steps: pairs are told apart within one batch, and its parts would know "
-                "nothing of each other; set it to 1 and choose train.images_per_batch"
+                "train.gradient_accumulation_steps: the loss compares the pairs of one batch, and its parts would not "
+                "see each other; set it to 1 and choose train.images_per_batch"
             )
         if self.regularize.r_drop:
             raise ValueError("train.regularize.r_drop compares two passes over labels, and pairs have none: set it to 0")

@@ -1,4 +1,4 @@
-"""The models that translate."""
+"""Settings of Transformer blocks, and of the models that translate."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -28,53 +28,52 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class PositionSettings(Settings):
-    """How the model knows the order of the words."""
+    """Position encoding."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     base: float = Field(10_000.0, gt=1)
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
     sines_first: bool = False
-    """All sines before all cosines (Marian), instead of in turns as published."""
+    """All sines before all cosines (Marian), instead of interleaved as published."""
     buckets: int = Field(32, ge=2)
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
-    """Distance from which on all relative positions share a bucket (T5)."""
+    """Distance from which all relative positions share a bucket (T5)."""
     random_offset: int = Field(0, ge=0)
-    """While training, positions begin at a random place up to this, the same in a source and its target; 0 is always at the
-    beginning (Dehghani et al. 2019, sec. 3.4)."""
+    """In training, positions start at a random offset up to this, the same in a source and its target; 0 is none (Dehghani et al.
+    2019, sec. 3.4)."""
 
 
 class BlockSettings(Settings):
-    """What every Transformer's block is made of."""
+    """Settings of every Transformer block."""
 
     width: Count = 512
     heads: Count = 8
     key_width: Count | None = None
-    """Width of a head's queries and keys; width / heads when not given."""
+    """Width of a head's queries and keys. Default: width / heads."""
     value_width: Count | None = None
-    """Width of a head's values; the key width when not given."""
+    """Width of a head's values. Default: the key width."""
     key_value_heads: Count | None = None
-    """Heads of keys and values, shared by groups of query heads; as many as `heads` when not given."""
+    """Heads of keys and values, shared by groups of query heads (grouped-query attention). Default: `heads`."""
     feed_forward: Count = 2048
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
     norm: Literal["layer", "rms", "batch"] = "layer"
-    """`batch` normalises over the batch instead of over a vector; it is here to be compared with."""
+    """`batch` normalises over the batch instead of over a vector; for comparison only."""
     norm_epsilon: float | None = Field(None, gt=0)
-    """Added to the variance; 1e-5 for layer norm and 1e-6 for RMS norm when not given."""
+    """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as published)."""
     bias: bool = True
-    """In the projections and the feed-forward layer."""
+    """Bias of the projections and the feed-forward layer."""
     residual: bool = True
-    """Add what a sub-layer read to what it says; false is here to be compared with."""
+    """Residual connections; false is for comparison only."""
     scale_scores: bool = True
     """Divide the scores by √(key width)."""
     layer_scale: float | None = Field(None, gt=0)
-    """Multiply what each sub-layer says by a learned vector that begins at this (CaiT, Touvron et al. 2021); none when not
-    given."""
+    """Initial value of a learned vector that scales each sub-layer's output (CaiT, Touvron et al. 2021). Default: none."""
 
     @model_validator(mode="after")
-    def block_fits(self) -> Self:
+    def check_heads(self) -> Self:
         if self.key_width is None and self.width % self.heads:
             near = nearest_divisor(self.width, self.heads)
             raise ValueError(
@@ -86,26 +85,26 @@ class BlockSettings(Settings):
 
 
 class PositionedBlockSettings(BlockSettings):
-    """What Transformers that know the order of words have besides."""
+    """Settings of Transformer blocks with positions."""
 
     positions: PositionSettings = PositionSettings()
 
     @model_validator(mode="after")
-    def positions_fit(self) -> Self:
+    def check_rotary(self) -> Self:
         if self.positions.kind == "rotary" and (self.key_width or self.width // self.heads) % 2:
             raise ValueError("rotary positions need an even key width")
         return self
 
 
 class TextBlockSettings(PositionedBlockSettings):
-    """What Transformers that read text have besides."""
+    """Settings of Transformers that read text."""
 
     max_length: int = Field(256, ge=2)
     """Longest text in tokens."""
 
 
 def with_preset(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
-    """Settings with what their preset says of the rest."""
+    """Return settings with the missing ones filled in from their preset."""
     return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
 
 
@@ -119,14 +118,14 @@ class TransformerModel(TextBlockSettings):
     encoder_layers: int = Field(6, ge=1)
     decoder_layers: int = Field(6, ge=1)
     encoder_widths: list[Count] | None = None
-    """Width after each encoder layer, where they differ; the residual connection is then projected."""
+    """Width after each encoder layer, if they differ; the residual connection is then projected."""
     tie: Literal["all", "embeddings", "target", "none"] = "all"
     """Share embedding weights: both embeddings and the output (as published), both embeddings (T5 1.1), target embedding and
     output, or none."""
     scale_embedding: bool = True
     """Multiply embeddings by √width (sec. 3.4)."""
     scale_output: bool = False
-    """Divide what the output reads by √width, as T5 does where weights are tied."""
+    """Divide the input of the output layer by √width, as T5 does if weights are tied."""
     output_bias: bool = False
 
     @model_validator(mode="before")
@@ -150,19 +149,19 @@ class RecurrentModel(Settings):
     encoder_layers: Count = 1
     decoder_layers: Count = 1
     width: Count = 256
-    """Of the states; two directions share it."""
+    """Width of the states; two directions share it."""
     embedding_width: Count | None = None
-    """As `width` when not given."""
+    """Default: `width`."""
     bidirectional: bool = True
-    """Read the source in both directions."""
+    """Bidirectional encoder."""
     attention: Literal["none", "dot", "scaled", "general", "additive", "cosine"] = "additive"
-    """The score; `none` passes the whole source through one vector."""
+    """The score function; `none` passes the whole source through one vector."""
     decoder: Literal["bahdanau", "luong"] = "bahdanau"
-    """Look before each step, from the state before it (Bahdanau), or after it (Luong)."""
+    """Attend before each step with the previous state (Bahdanau), or after it with the new one (Luong)."""
     input_feeding: bool = True
-    """Luong's: what was seen for one word is read with the next."""
+    """Input feeding (Luong): the attentional vector is fed to the next step."""
     attention_width: Count | None = None
-    """Of the additive score; as `width` when not given."""
+    """Width of the additive score. Default: `width`."""
     tie: Literal["all", "target", "none"] = "none"
     """Share embedding weights, as in the Transformer; needs embedding_width = width."""
     max_length: int = Field(256, ge=2)
@@ -180,21 +179,23 @@ class RecurrentModel(Settings):
 
 
 class UniversalModel(TransformerModel):
-    """The Universal Transformer (Dehghani et al. 2019): one block applied again and again. `encoder_layers` and `decoder_layers`
-    are the most steps; everything else is as in the Transformer."""
+    """The Universal Transformer (Dehghani et al. 2019): one block applied repeatedly. `encoder_layers` and `decoder_layers` are
+    the maximum number of steps; everything else is as in the Transformer."""
 
     kind: Literal["universal"]  # type: ignore[assignment]
     halting: Literal["none", "act"] = "act"
-    """Take all steps, or let each token decide when it has thought enough (Graves 2016)."""
+    """Take all steps, or halt each token adaptively (ACT, Graves 2016)."""
     ponder_cost: float = Field(0.01, ge=0)
-    """What a step costs in the loss, in nats a token."""
+    """Cost of a step in the loss, in nats per token."""
     threshold: float = Field(0.99, gt=0, lt=1)
-    """A token halts when its halting probabilities add up to this."""
+    """A token halts when its halting probabilities sum to this."""
 
     @model_validator(mode="after")
-    def one_width(self) -> "UniversalModel":
+    def check_widths(self) -> "UniversalModel":
         if self.encoder_widths is not None:
-            raise ValueError("model.encoder_widths: a universal Transformer applies one block again and again, at one width")
+            raise ValueError(
+                "model.encoder_widths: a Universal Transformer applies one block repeatedly, at one width; leave it out"
+            )
         return self
 
 

@@ -1,4 +1,4 @@
-"""Stacks of Transformer blocks that read one text: encoders (BERT and its kind) and decoders (GPT and its kind)."""
+"""Settings of Transformer stacks that read one text: encoders (BERT) and decoders (GPT)."""
 
 from typing import Any, Literal, Self
 
@@ -63,19 +63,19 @@ heads of 128 for 1.3b are more than its width and its stated size allow: 16 here
 
 
 class StackSettings(TextBlockSettings):
-    """A stack that reads one text."""
+    """Settings of a stack that reads one text."""
 
     layers: Count = 6
 
     @model_validator(mode="after")
-    def begins_at_its_beginning(self) -> Self:
+    def check_offset(self) -> Self:
         if self.positions.random_offset:
-            raise ValueError("model.positions.random_offset: only models that translate draw where positions begin; set it to 0")
+            raise ValueError("model.positions.random_offset: only models that translate have random offsets; set it to 0")
         return self
 
 
 class EncoderModel(StackSettings):
-    """A Transformer encoder: BERT (Devlin et al. 2019) and its kind. Any field of a preset may be overridden."""
+    """A Transformer encoder such as BERT (Devlin et al. 2019). Any field of a preset may be overridden."""
 
     kind: Literal["transformer"]
     preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] | None = (
@@ -83,17 +83,17 @@ class EncoderModel(StackSettings):
     )
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
     segments: int = Field(0, ge=0)
-    """Learned vectors for the first and the second of two texts; 0 is none."""
+    """Segment embeddings, for the first and the second text of a pair; 0 is none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings."""
     convolution: int = Field(0, ge=0)
-    """Tokens that a convolution in front of the stack sees at once, an odd number: what stands side by side, such as "not good",
-    is one thing from the first layer on (after Johnson & Zhang 2015); 0 is none."""
+    """Kernel size, an odd number, of a convolution before the stack: neighbouring words such as "not good" are combined from the
+    first layer on (after Johnson & Zhang 2015); 0 is none."""
     pool: Literal["first", "first_relu", "mean", "max"] = "mean"
-    """What a text is judged by: its first token, through a layer with tanh as BERT has it or with ReLU (DistilBERT), the mean of
-    all, or the largest of all in each place of the vector."""
+    """What the text's vector comes from: its first token through a layer with tanh (BERT) or ReLU (DistilBERT), the mean of all
+    tokens, or their maximum."""
 
     @model_validator(mode="before")
     @classmethod
@@ -101,15 +101,15 @@ class EncoderModel(StackSettings):
         return with_preset(given, ENCODERS)
 
     @model_validator(mode="after")
-    def a_convolution_has_a_middle(self) -> Self:
+    def check_convolution(self) -> Self:
         if self.convolution and self.convolution % 2 == 0:
-            raise ValueError(f"model.convolution = {self.convolution}: it has a middle; use an odd number, or 0 for none")
+            raise ValueError(f"model.convolution = {self.convolution}: use an odd number, or 0 for none")
         return self
 
 
 class DecoderModel(StackSettings):
-    """A Transformer decoder that says the next word: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its kind. Any field
-    of a preset may be overridden."""
+    """A Transformer decoder such as GPT (Radford et al. 2018, 2019; Brown et al. 2020). Any field of a preset may be
+    overridden."""
 
     kind: Literal["transformer"]
     preset: (
@@ -134,11 +134,11 @@ class DecoderModel(StackSettings):
     ) = None
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it."""
+    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
     tie: bool = True
-    """Share the weights of embedding and output."""
+    """Tie the weights of embedding and output."""
     window: Count | None = None
-    """Every other layer sees so far back only (banded attention, Child et al. 2019; GPT-3)."""
+    """Every other layer attends only this far back (banded attention, Child et al. 2019; GPT-3)."""
 
     @model_validator(mode="before")
     @classmethod

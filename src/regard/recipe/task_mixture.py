@@ -1,4 +1,4 @@
-"""Several tasks for one model, told apart by what stands before their texts (T5, Raffel et al. 2020, sec. 2.4)."""
+"""Settings of several text-to-text tasks for one model, told apart by their prefixes (T5, Raffel et al. 2020, sec. 2.4)."""
 
 import math
 import re
@@ -13,41 +13,38 @@ NAME = re.compile(r"[\w.-]+")
 
 
 class TaskData(PairData):
-    """One of the tasks: texts and what should be said of them, a translation, a summary, a label, a number; in the forms of
-    parallel text. From a world, its sentences and their translations, or with kind = "classify" sentences with an "it" and the
-    gender of what it stands for."""
+    """One of the tasks: texts and their targets (translation, summary, label, number), in the formats of parallel text. From a
+    world, its sentences and their translations, or with kind = "classify" sentences with an "it" and the gender of its
+    antecedent."""
 
     root: str = "."
-    """Folder, in data.root, that its paths start at."""
+    """Folder in data.root that its paths start at."""
     prefix: str | list[str]
-    """What stands before every text, such as "translate English to German: "; where a text is made of several columns, what
-    stands before each."""
+    """The prefix of every text, such as "translate English to German: "; for texts of several columns, the prefix of each."""
     kind: Literal["translate", "summarise", "classify", "regress"] = "translate"
-    """How it is scored: by BLEU and chrF; by ROUGE; by the share of texts said exactly, F1 and Matthews's correlation; by
-    correlations of the numbers said."""
+    """How it is scored: BLEU and chrF; ROUGE; accuracy (exact match), F1 and Matthews correlation; correlations of the
+    numbers."""
     columns: tuple[int | str, ...] = (0, 1)  # type: ignore[assignment]
-    """The columns of a .tsv, by number, counted from 0, or by their names in its first line; the last is the target. Where there
-    are more than two, a .jsonl's too, by name."""
+    """The columns of a .tsv, by number from 0 or by name in its first line; the last is the target. With more than two, also
+    those of a .jsonl, by name."""
     labels: dict[str, str] = {}
-    """To classify: what is said for each label of the files, such as {0 = "negative", 1 = "positive"}; the label itself when not
-    given."""
+    """For `classify`: the text of each label of the files, such as {0 = "negative", 1 = "positive"}. Default: the label."""
     step: float = Field(0.2, gt=0)
-    """To regress: numbers are said as multiples of this."""
+    """For `regress`: numbers are written as multiples of this."""
     weight: float = Field(1.0, gt=0)
-    """It is read this many times as often as `data.mixing` says."""
+    """It is sampled this many times as often as `data.mixing` says."""
     too_long: Literal["error", "drop", "truncate"] = "error"
-    """What to do with a training example of more than `model.max_length` tokens; `truncate` when not given for a kind that does
-    not translate."""
+    """What to do with a training example of more than `model.max_length` tokens. Default: `truncate`, for translation `error`."""
 
     @model_validator(mode="before")
     @classmethod
-    def long_texts_are_judged_by_their_beginning(cls, given: Any) -> Any:
+    def truncate_by_default(cls, given: Any) -> Any:
         if isinstance(given, dict) and given.get("kind", "translate") != "translate":
             return {"too_long": "truncate", **given}
         return given
 
     @model_validator(mode="after")
-    def parts_fit(self) -> Self:
+    def check_columns(self) -> Self:
         if len(self.columns) != len(self.prefixes) + 1:
             raise ValueError(
                 f"columns = {list(self.columns)}: a column for each prefix and one for the target are needed, "
@@ -66,58 +63,56 @@ class TaskData(PairData):
         return [self.prefix] if isinstance(self.prefix, str) else self.prefix
 
     def prefixed(self, text: str) -> str:
-        """A text as the model reads it; a tab is between the parts of one that has several."""
+        """Return a text with its prefix; the parts of a text of several columns are separated by tabs."""
         parts = text.split("\t") if len(self.prefixes) > 1 else [text]
         return "".join(prefix + part for prefix, part in zip(self.prefixes, parts, strict=True))
 
 
 class TasksData(BaseData):
-    """The tasks, each with its own examples."""
+    """Several tasks, each with its own examples."""
 
     tasks: dict[str, TaskData] = Field(min_length=1)
-    """By name."""
+    """The tasks by name."""
     mixing: Literal["proportional", "equal"] | float = "proportional"
-    """How often each task is read (Raffel et al. 2020, sec. 3.5.2): in proportion to its examples, as often as every other, or,
-    with a temperature T, in proportion to the T-th root of its examples."""
+    """How often each task is sampled (Raffel et al. 2020, sec. 3.5.2): in proportion to its examples, equally, or with a
+    temperature T in proportion to the T-th root of its examples."""
     limit: Count | None = None
-    """A task that has more examples than this counts as if it had so many."""
+    """A task with more examples than this is sampled as if it had this many."""
 
     @model_validator(mode="before")
     @classmethod
-    def examples_are_the_tasks(cls, given: Any) -> Any:
+    def check_misplaced(cls, given: Any) -> Any:
         misplaced = (
             [name for name in given if name in TaskData.model_fields and name not in cls.model_fields]
             if isinstance(given, dict)
             else []
         )
         if misplaced:
-            raise ValueError(f"data.{misplaced[0]}: every task has its own; write it under [data.tasks.NAME]")
+            raise ValueError(f"data.{misplaced[0]}: it belongs to a task; write it under [data.tasks.NAME]")
         return given
 
     @field_validator("mixing", mode="before")
     @classmethod
-    def is_a_way_to_mix(cls, given: Any) -> Any:
+    def check_mixing(cls, given: Any) -> Any:
         number = isinstance(given, int | float) and not isinstance(given, bool)
         if given in ("proportional", "equal") or (number and 1 <= given < math.inf):
             return given
         raise ValueError(f"data.mixing = {given!r}: should be 'proportional', 'equal', or a temperature of at least 1")
 
     @model_validator(mode="after")
-    def tasks_can_be_told_apart(self) -> Self:
+    def check_prefixes(self) -> Self:
         known: dict[tuple[str, ...], str] = {}
         for name, task in self.tasks.items():
             if not NAME.fullmatch(name):
-                raise ValueError(f"data.tasks: {name!r} is a file's name too; use letters, digits, '.', '-' and '_'")
+                raise ValueError(f"data.tasks: {name!r} is also a file name; use letters, digits, '.', '-' and '_'")
             other = known.setdefault(tuple(task.prefixes), name)
             if other != name:
-                raise ValueError(
-                    f"data.tasks.{name}.prefix = {task.prefix!r} is that of {other} too: nobody could tell the two tasks apart"
-                )
+                raise ValueError(f"data.tasks.{name}.prefix = {task.prefix!r} is also that of {other}; give each task its own")
         return self
 
     @property
     def too_long(self) -> str:
-        """What all tasks do with an example that is too long, where they do the same."""
+        """What all tasks do with an example that is too long, if they do the same."""
         ways = {task.too_long for task in self.tasks.values()}
         return ways.pop() if len(ways) == 1 else "each as its task says"
 

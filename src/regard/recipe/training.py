@@ -1,4 +1,4 @@
-"""How a model is trained, and how it decodes."""
+"""Settings of training and of decoding."""
 
 from typing import Literal, Self
 
@@ -16,9 +16,9 @@ class OptimizerSettings(Settings):
     beta2: Fraction = 0.98
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled decay of matrices (adamw, muon); vectors and norms are never decayed."""
+    """Decoupled weight decay of matrices (adamw, muon); vectors and norms are never decayed."""
     layer_decay: float = Field(1.0, gt=0, le=1)
-    """The rate of each layer is this times that of the layer above it, the embeddings' the lowest; for fine-tuning."""
+    """Each layer's rate is this times that of the layer above it, the embeddings' is the lowest; for fine-tuning."""
     muon_learning_rate: float = Field(0.02, gt=0)
     """Peak rate of the matrices under muon."""
 
@@ -28,53 +28,53 @@ class ScheduleSettings(Settings):
     """`inverse-sqrt` is the schedule of the 2017 paper (sec. 5.3, eq. 3)."""
     warmup_steps: int = Field(500, ge=0)
     final_fraction: Fraction = 0.0
-    """Share of the peak rate left at the last step (cosine, trapezoid)."""
+    """Fraction of the peak rate at the last step (cosine, trapezoid)."""
     cooldown_fraction: float = Field(0.2, gt=0, le=1)
-    """Share of the steps over which a trapezoid falls."""
+    """Fraction of the steps over which a trapezoid falls."""
 
 
 class Regularization(Settings):
     dropout: Fraction = 0.1
-    """After each sub-layer, before it is added."""
+    """After each sub-layer, before the residual addition."""
     attention_dropout: Fraction = 0.0
     """On the attention weights."""
     embedding_dropout: Fraction | None = None
-    """On the sum of embeddings and positions; as `dropout` when not given."""
+    """On the sum of embeddings and positions. Default: `dropout`."""
     switchout: Fraction = 0.0
-    """Chance that a word which a Transformer reads is switched for another of the batch (after Wang et al. 2018)."""
+    """Probability that an input token of a Transformer is replaced by another of the batch (SwitchOut, Wang et al. 2018)."""
     activation_dropout: Fraction = 0.0
     """Inside the feed-forward layer."""
     drop_path: Fraction = 0.0
-    """Chance that a Transformer's last sub-layers are left out for an example, in proportion less for those before them
+    """Probability that a Transformer's last sub-layers are dropped for an example, linearly less for those before them
     (stochastic depth, Huang et al. 2016, eq. 4)."""
     label_smoothing: Fraction = 0.1
     r_drop: float = Field(0.0, ge=0)
     """Weight of the divergence between two passes with different dropout (Liang et al. 2021); 0 is one pass."""
     bpe_dropout: Fraction = 0.0
-    """Chance of skipping a merge while training (Provilkov et al. 2020)."""
+    """Probability of skipping a merge in training (Provilkov et al. 2020)."""
 
 
 class InitFrom(Settings):
-    """Begin from weights of another run."""
+    """Initial weights from another run."""
 
     run: str
     """A run folder, or a Hugging Face folder."""
     modules: list[str] = []
-    """Names that the weights taken begin with, such as "encoder"; all when not given."""
+    """Prefixes of the weights to load, such as "encoder". Default: all."""
     into: str | None = None
-    """What that part is called here: an "encoder" of pictures may become the "image" tower of CLIP."""
+    """Name of that module here: an image "encoder" may become the "image" tower of CLIP."""
     tokenizer: bool = True
-    """Take its tokenizer too."""
+    """Use its tokenizer too."""
 
     @model_validator(mode="after")
-    def one_part_has_one_name(self) -> Self:
+    def check_into(self) -> Self:
         if self.into is not None and len(self.modules) != 1:
-            raise ValueError("train.init_from.into names one part: give that part alone in train.init_from.modules")
+            raise ValueError("train.init_from.into names one module: give that one alone in train.init_from.modules")
         return self
 
 
 class Training(Settings):
-    """What the training loop of all tasks has."""
+    """Settings of the training loop of all tasks."""
 
     steps: Count = 10_000
     gradient_accumulation_steps: Count = 1
@@ -85,37 +85,37 @@ class Training(Settings):
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graphs: bool = False
-    """On a GPU, record the steps of each shape of batch once and replay them (CUDA graphs), which is faster for small models;
-    lengths are filled up to multiples of 8, so that shapes come again."""
+    """On a GPU, capture the step of each batch shape as a CUDA graph and replay it, which is faster for small models; lengths are
+    padded to multiples of 8, so that shapes recur."""
     evaluate_every: Count = 500
     evaluate_sentences: int = Field(0, ge=0)
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""
     save_every: Count = 500
     log_every: Count = 20
     keep_checkpoints: Count = 2
-    """Checkpoints kept; the best one, and the one resumed from, are kept besides."""
+    """Checkpoints to keep, besides the best one and the one resumed from."""
     patience: int = Field(0, ge=0)
     """Stop after this many evaluations without a better one; 0 never stops early."""
     average_checkpoints: int = Field(0, ge=0)
-    """The final model is the mean of the last N weights saved every `save_every` steps; 0 takes the best."""
+    """The final model is the mean of the last N checkpoints, saved every `save_every` steps; 0 takes the best."""
     ema_decay: Fraction = 0.0
-    """Decay of an exponential moving average of the weights, which is then what is evaluated and kept; 0 is none."""
+    """Decay of an exponential moving average of the weights, which is then evaluated and kept; 0 is none."""
     workers: int = Field(1, ge=0)
-    """Batches prepared ahead in threads; the number changes nothing but the speed. `data_wait_fraction` in log.jsonl: are they in
-    time?"""
+    """Batches prepared ahead in threads; the number changes only the speed. `data_wait_fraction` in log.jsonl shows whether they
+    are in time."""
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
-    """How several processes, started by torchrun, train together: `ddp` has the whole model on each, `fsdp` (FSDP2) shards
-    weights, gradients and the optimiser over all; `auto` is ddp. One process trains alone, whatever is said here."""
+    """How the processes of torchrun train together: `ddp` replicates the model, `fsdp` (FSDP2) shards weights, gradients and
+    optimiser state; `auto` is ddp. A single process ignores this."""
     init_from: InitFrom | None = None
-    """Begin from weights of another run instead of from nothing."""
+    """Initialise from the weights of another run."""
     freeze: list[str] = []
-    """Weights whose names begin so stay as they are, such as "encoder.token_embedding"."""
+    """Prefixes of weights to freeze, such as "encoder.token_embedding"."""
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     regularize: Regularization = Regularization()
 
     def budget(self, positions: int) -> int:
-        """Positions of one batch, where an example has so many."""
+        """Return the positions of one batch, if an example has this many."""
         raise NotImplementedError
 
 
@@ -123,7 +123,7 @@ class TextTraining(Training):
     """The training loop."""
 
     tokens_per_batch: Count = 4096
-    """Padded positions of the longer side in one batch; a step sees this times gradient_accumulation_steps."""
+    """Padded positions of the longer side in one batch; a step reads this times gradient_accumulation_steps."""
 
     def budget(self, positions: int) -> int:
         return self.tokens_per_batch
@@ -131,10 +131,10 @@ class TextTraining(Training):
 
 class DecodeSettings(Settings):
     beam: Count = 4
-    """Hypotheses kept a sentence; 1 is greedy."""
+    """Beam size; 1 is greedy."""
     length_penalty: float = 0.6
     """α of ((5 + length) / 6)^α (Wu et al. 2016, eq. 14); 0 is none."""
     max_tokens: Count | None = None
-    """Longest output; twice the input and 20 more when not given, at most model.max_length."""
+    """Longest output. Default: twice the input and 20 more, at most model.max_length."""
     batch_tokens: Count = 8192
-    """Source positions times hypotheses decoded together."""
+    """Source positions times hypotheses in a batch."""

@@ -92,9 +92,16 @@ def draw_view(selected: SelectedMaps, view: str) -> Figure:
     if view == "head-matrices":
         return matrix_grid(weights, maps.keys, maps.queries, [f"head {name}" for name in maps.heads], title=title)
     if view == "heads":
-        chosen = None if selected.head is None else [selected.head]
-        options = dict(chosen=chosen, only=selected.token, title=title, darkest=maps.darkest)
-        return head_view(weights, maps.queries, maps.keys, maps.heads, **options)
+        return head_view(
+            weights,
+            maps.queries,
+            maps.keys,
+            maps.heads,
+            chosen=None if selected.head is None else [selected.head],
+            only=selected.token,
+            title=title,
+            darkest=maps.darkest,
+        )
     weights, rows, title = selected.token_matrix() if view == "token" else selected.matrix()
     return attention_matrix(weights, maps.keys, rows, title=title + note, darkest=maps.darkest)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -103,7 +104,7 @@ def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, f
     return list(zip(token_labels(run.tokenizers[-1], best), p[best].tolist()))
 
 
-def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
+def generated_inputs(run: Any, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
     """Return the inputs after generation, the generated tokens, and the rows that predict them, None if all."""
     if run.task.decoder_only:
         return continued_inputs(run, text, max_tokens or MAX_TOKENS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def reads_image(run: Run, given: str) -> bool:
     )
 
 
-def show_image_attention(run: Run, given: str, selection: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Any, given: str, selection: ViewSelection, out: Path) -> str:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
     With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
@@ -72,7 +73,8 @@ def image_attention(run: Run, given: str) -> CaptionAlignment:
     """Return the attention of the pooled output to the patches, as that of one word."""
     modules = record_attention(run, given).modules.values()
     weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)
-    pooled = weights if pooled_positions(run) is None else weights[:, :, list(pooled_positions(run))]
+    positions = pooled_positions(run)
+    pooled = weights if positions is None else weights[:, :, np.array(positions)]
     rows, columns = patch_grid(run)
     patches = pooled.mean(2, keepdims=True)[..., -rows * columns :]  # special tokens come first
     heads = patches.reshape(*patches.shape[:3], rows, columns)

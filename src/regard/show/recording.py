@@ -15,7 +15,7 @@ from regard.attention.watch import AttentionRecording, watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
-from regard.tasks.shared.images import patch_grid
+from regard.tasks.shared.images import ImageInput, patch_grid
 from regard.tasks.shared.requests import token_labels
 
 BUDGET = "512MB"
@@ -57,7 +57,7 @@ class ModelInputs:
         return replace(record, modules=modules, tokens=self.tokens)
 
 
-def record_attention(run: Run, text: Any, *, budget: str = BUDGET) -> Record:
+def record_attention(run: Run, text: ImageInput, *, budget: str = BUDGET) -> Record:
     """Record the attention of a run that reads a text or an image; of a translator or captioner, also while it generates."""
     return model_inputs(run, text).record(budget)
 

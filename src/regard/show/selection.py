@@ -102,13 +102,13 @@ def select_group(groups: Sequence[AttentionMaps], kind: str | None) -> int:
 
 def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMaps:
     """Return the maps with the indices of the selected layer, head and token."""
-    indices = []
+    indices: list[int | None] = []
     for option, names, value in (("layer", maps.layers, selection.layer), ("head", maps.heads, selection.head)):
         if value is not None and str(value) not in names:
-            raise UserError(f"--{option} {value}: {maps.name} has {', '.join(names)}")
+            raise UserError(f"--{option} {value}: {maps.name} has {option}s {', '.join(names)}")
         indices.append(None if value is None else list(names).index(str(value)))
     token = None if selection.token is None else token_index(maps.queries, selection.token, maps.tile)
-    return SelectedMaps(maps, *indices, token)
+    return SelectedMaps(maps, indices[0], indices[1], token)
 
 
 def token_index(words: Sequence[str], token: str, tile: int = 1) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def draw_word_similarity(run: Run, texts: Sequence[str], words: str | None, out:
     return "\n".join(f"{cosine:.3f}  {one}  |  {other}" for cosine, one, other in pairs)
 
 
-def word_occurrences(run: Run, texts: Sequence[str], chosen: set[str], layer: int) -> tuple[list[str], np.ndarray]:
+def word_occurrences(run: Any, texts: Sequence[str], chosen: set[str], layer: int) -> tuple[list[str], np.ndarray]:
     """Return the occurrences of the words with a little context, grouped by word, and their vectors (N, D)."""
     listed = []
     for found in run.embed(texts, layer=layer, pool="words"):

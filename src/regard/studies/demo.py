@@ -16,9 +16,8 @@ from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
-from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
-from regard.show.figures.style import save_figure, to_svg
+from regard.studies.report import count_parameters, write_report
 from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
 from regard.tasks.shared.gold import align_gold, best_alignment_head
@@ -44,7 +43,7 @@ def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) 
     for metric, score in result.scores.items():
         show(f"  {metric.replace('_', ' '):<16} {score.score:7.3f}   [{score.low:.3f}, {score.high:.3f}]")
     for note in result.notes:
-        show(note)
+        show(f"  {note}")
     show("\nTranslations of held-out sentences:\n")
     for source, hypothesis, reference in _examples(result):
         mistake = "" if hypothesis == reference else f"\n  (reference: {reference})"
@@ -85,10 +84,9 @@ def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
 
 def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
     """Write report.html and its figures."""
-    figures = _figures(run, result)
-    for name, (_, figure) in figures.items():
-        save_figure(figure, run.folder / "figures" / f"{name}.svg")
-    report = HtmlReport(
+    return write_report(
+        run.folder / "report.html",
+        _figures(run, result),
         title="A Transformer and what it attends to",
         summary=f"Trained from scratch in {seconds:.0f} seconds on sentences of an embedded English–German world, "
         "then tested on held-out sentences.",
@@ -99,19 +97,15 @@ def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -
         ],
         notes=result.notes,
         examples=_examples(result),
-        figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
         commands=_commands(run, result),
     )
-    path = run.folder / "report.html"
-    path.write_text(html_report(report), encoding="utf-8")
-    return path
 
 
 def _facts(run: TranslateRun) -> list[tuple[str, str]]:
     model, world = run.recipe.model, run.recipe.data.world
-    parameters = sum(p.numel() for p in run.model.parameters())
     return [
-        ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}, {parameters:,} parameters"),
+        ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
+        ("parameters", f"{count_parameters(run.model):,}"),
         ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
         ("hardware", hardware(run.device)),
         ("recipe", run.recipe.digest()),

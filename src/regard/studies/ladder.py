@@ -3,7 +3,7 @@ Transformer's components, one at a time."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from regard.run.load import load
 from regard.run.train import to_recipe, train
 from regard.scoring import Score, translation_scores
 from regard.show.figures.curves import score_by_length
-from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix
-from regard.show.figures.style import save_figure, to_svg
+from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult
 from regard.tasks.translate import TranslateRun
 
@@ -49,10 +48,10 @@ class VariantResult:
     run: TranslateRun
     result: EvaluationResult
     seconds: float
-    parameters: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.parameters = sum(p.numel() for p in self.run.model.parameters())
+    @property
+    def parameters(self) -> int:
+        return count_parameters(self.run.model)
 
     def row(self) -> list[str]:
         """Return its row of the report's table."""
@@ -204,20 +203,15 @@ def _write_report(base: Recipe, results: list[VariantResult], out: Path, ablate:
     """Write ladder.json, the figures, and ladder.html."""
     rows = [result.to_json() for result in results]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    figures = _figures(results)
-    for name, (_, figure) in figures.items():
-        save_figure(figure, out / "figures" / f"{name}.svg")
-    report = HtmlReport(
+    return write_report(
+        out / "ladder.html",
+        _figures(results),
         title="Ablation of the Transformer" if ablate else "From the RNN to the Transformer",
         summary=f"Every model is trained on the same data and tokens for {base.train.steps:,} steps.",
         facts=[("recipe", base.digest()), ("hardware", hardware(results[0].run.device))],
         tables=[("All models", HEADER, [result.row() for result in results])],
         notes=[f"{result.variant.name}: {result.variant.claim}." for result in results if result.variant.claim],
-        figures=[(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()],
     )
-    path = out / "ladder.html"
-    path.write_text(html_report(report), encoding="utf-8")
-    return path
 
 
 def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
 
 from regard.errors import UserError
 from regard.hardware import hardware
@@ -23,10 +22,9 @@ from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
 from regard.run.evaluate import evaluate
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
-from regard.show.figures.html_pages import HtmlReport, html_report
-from regard.show.figures.style import save_figure, to_svg
 from regard.show.halting import mean_halting_steps
 from regard.studies.ladder import Variant, require_transformer, train_or_load
+from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
 
@@ -106,11 +104,6 @@ def match_parameters(run: TranslateRun) -> dict[str, Any]:
     return {**settings, "feed_forward": max(1, 1 + round((count_parameters(run.model) - one) / (two - one)))}
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of parameters of a model."""
-    return sum(p.numel() for p in model.parameters())
-
-
 def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, out: Path) -> Path:
     """Write ladder.json, the figure, and ladder.html."""
     world, p_values = base.data.world, _paired_p_values(plain, universal)
@@ -118,13 +111,15 @@ def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, ou
     rows = [plain.to_json(), {**universal.to_json(), "p_values": p_values}]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     figure = score_over_length({model.name: _curve(model) for model in (plain, universal)}, world.longest)
-    save_figure(figure, out / "figures" / "lengths.svg")
     sizes = [
         [model.name, f"{model.parameters:,}", f"{model.run.recipe.model.feed_forward:,}", f"{model.seconds:.0f} s"]
         for model in (plain, universal)
     ]
     header = ["length", plain.name, "characters", universal.name, "characters", "p", "steps per input, output token"]
-    report = HtmlReport(
+    caption = "Exact matches over length, with 95% intervals; dashed: the longest training length."
+    return write_report(
+        out / "ladder.html",
+        {"lengths": (caption, figure)},
         title=f"Length generalisation: {world.kind}",
         summary=f"A Transformer and a Universal Transformer of the same size, trained for {base.train.steps:,} steps on lengths "
         f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
@@ -145,13 +140,7 @@ def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, ou
             f"Transformer for an input and an output token, of at most {base.model.encoder_layers} and "
             f"{base.model.decoder_layers}."
         ],
-        figures=[
-            ("Exact matches over length, with 95% intervals; dashed: the longest training length.", to_svg(figure, "lengths"))
-        ],
     )
-    path = out / "ladder.html"
-    path.write_text(html_report(report), encoding="utf-8")
-    return path
 
 
 def _paired_p_values(plain: LengthResult, universal: LengthResult) -> dict[str, float]:

@@ -136,6 +136,8 @@ class Run:
     _images: "ImageReader"
     """Set by the tasks that read images."""
 
+    recipe: Any
+
     def __init__(self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
         """Open a run folder, or the Hugging Face folder `huggingface`; the weights are loaded by the caller."""
         self.task, self.folder, self.recipe, self.device = task, folder, recipe, device

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regard import distributed
+from regard import distributed, rng
 from regard.batches.batch import Batch, to_device
 from regard.batches.batches import Batches
 from regard.distributed import sharded_checkpoint
@@ -323,5 +323,5 @@ class Trainer:
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """Return the seed of the random generators for one step on one rank."""
-    return (seed * 1_000_003 + step + rank * 0x9E37_79B9_7F4A_7C15) & 0x7FFF_FFFF_FFFF_FFFF
+    """Return the seed of the random generators for one step on one rank (63 bits)."""
+    return int(rng.hash64(seed, step, rank)) >> 1

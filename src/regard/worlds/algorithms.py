@@ -6,7 +6,6 @@
 A pair is a pure function of the seed; its source alone determines its target, and whether it belongs to train, valid or test.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from itertools import product
 from random import Random
 
 from regard.errors import UserError
+from regard.worlds import assign_split
 
 ALGORITHMS = ("copy", "addition")
 SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sources
@@ -118,9 +118,3 @@ def _sample_number(length: int, rng: Random) -> str:
 
 def _sample_digits(number: int, rng: Random) -> str:
     return "".join(str(int(rng.random() * 10)) for _ in range(number))
-
-
-def assign_split(source: str) -> str:
-    """Return the split of a source, by its text alone: no seed and no number puts a test source into train."""
-    bucket = hashlib.blake2b(source.encode(), digest_size=1).digest()[0] % 16
-    return {0: "valid", 1: "test"}.get(bucket, "train")

@@ -4,13 +4,13 @@ The grammar and the words are our own (grammar.py, coreference.py, data/). A sen
 English alone determines its German, and also whether it belongs to train, valid or test.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.worlds import assign_split
 from regard.worlds.coreference import Coreference, CoreferenceGrammar
 from regard.worlds.grammar import SentenceGrammar
 from regard.worlds.lexicon import Noun, lexicon
@@ -115,12 +115,6 @@ def sentence_text(words: Words) -> str:
     """Return the words as text with a capital letter and a full stop."""
     text = " ".join([word for word, _ in words]).removesuffix(",")
     return text[0].upper() + text[1:] + "."
-
-
-def assign_split(text: str) -> str:
-    """Return the split of an English sentence, by its text alone: no seed and no number puts a test sentence into train."""
-    bucket = hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % 16
-    return {0: "valid", 1: "test"}.get(bucket, "train")
 
 
 def _build_pair(text: str, source: Words, target: Words, coreference: Coreference | None) -> SentencePair:

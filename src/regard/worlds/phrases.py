@@ -161,7 +161,7 @@ class PhraseGrammar:
         if tense in {"want", "wanted"}:
             source.append(("to", auxiliary))
         source.append((verb.participle if perfect else verb.base, act))
-        bracket = [(verb.german_participle if perfect else verb.infinitive, act)]
+        bracket: list[tuple[str, tuple[int, ...]]] = [(verb.german_participle if perfect else verb.infinitive, act)]
         return VerbGroup(source, tail, (forms[2 + plural], auxiliary), bracket, "")
 
     def copula(

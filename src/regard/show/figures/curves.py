@@ -97,7 +97,7 @@ def score_over_length(
                 [max(0.0, point["score"] - point["low"]) for point in points],
                 [max(0.0, point["high"] - point["score"]) for point in points],
             ]
-            line = dict(color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name)
+            line: dict[str, Any] = dict(color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name)
             axes.errorbar(lengths, scores, yerr=errors, **line)
         axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
         axes.annotate(

@@ -5,6 +5,7 @@ and 6.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -108,7 +109,7 @@ def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
     L, H, T, S = maps.weights.shape
     side = float(np.clip(9.0 / max(H, 4), 0.5, 1.25))
     wide, high = max(side * min(1, S / T), side / 3), max(side * min(1, T / S), side / 3)
-    small = dict(fontsize=style.SMALL, color=style.MUTED, parse_math=False)
+    small: dict[str, Any] = dict(fontsize=style.SMALL, color=style.MUTED, parse_math=False)
     with style.house_style():
         left = MARGIN + float(style.text_widths([f"layer {name}" for name in maps.layers], style.SMALL).max()) + 0.12
         width = max(left + H * (wide + THUMBNAIL_GAP) + 0.75 + MARGIN, 3.6)

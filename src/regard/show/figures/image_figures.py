@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -33,7 +34,7 @@ def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = T
     return (pixels * (DIM + (1 - DIM) * brightness)[..., None]).round().astype(np.uint8)
 
 
-def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Any:
+def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Axes:
     """Draw an image at inches from the left and top edges; return its axes."""
     axes = axes_at(figure, left, top, width, height)
     axes.imshow(pixels, interpolation="none", aspect="auto")
@@ -167,6 +168,6 @@ def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Fi
             for column, pixels in enumerate(row.images):
                 axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
                 if column < len(row.notes):
-                    text = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
+                    text: dict[str, Any] = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
                     axes.text(0.5, -0.03, row.notes[column], transform=axes.transAxes, **text)
     return figure

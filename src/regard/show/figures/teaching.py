@@ -80,7 +80,7 @@ def norm_figure(
             along = (outlined or {}).get(name)
             if along is not None:
                 corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-                frame = dict(facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+                frame: dict[str, Any] = dict(facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
                 axes.add_patch(Rectangle(corner, wide, high, **frame))
             axes.spines[:].set(visible=False)
     return figure

@@ -1,6 +1,5 @@
 """Images with their annotations, generated from a seed and written to files."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regard import worlds
 from regard.errors import UserError
 from regard.worlds.shapes.caption import GroundedCaption, sample_captions
 from regard.worlds.shapes.render import render_scene
@@ -102,10 +102,7 @@ def _iterate_scenes(seed: int, split: str, size: int, shapes: tuple[int, int]) -
 
 def assign_split(scene: Scene) -> str:
     """Return the split of a scene, by its shapes alone: no seed and no number puts a test scene into train."""
-    if scene.novel:
-        return "composition"
-    bucket = hashlib.blake2b(repr(scene.shapes).encode(), digest_size=1).digest()[0] % 16
-    return {0: "valid", 1: "test"}.get(bucket, "train")
+    return "composition" if scene.novel else worlds.assign_split(repr(scene.shapes))
 
 
 def write(folder: Path, number: int, seed: int, size: int = 32) -> None:

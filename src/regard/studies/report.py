@@ -1,0 +1,25 @@
+"""What every study writes at the end: figures, and a page that shows them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from regard.show.figures.html_pages import HtmlReport, html_report
+from regard.show.figures.style import save_figure, to_svg
+
+
+def write_report(path: Path, figures: Mapping[str, tuple[str, Figure]], **content: Any) -> Path:
+    """Write figures, name -> (caption, figure), to figures/ beside `path`, and an HTML report with them to `path`."""
+    for name, (_, figure) in figures.items():
+        save_figure(figure, path.parent / "figures" / f"{name}.svg")
+    shown = [(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()]
+    path.write_text(html_report(HtmlReport(**content, figures=shown)), encoding="utf-8")
+    return path
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of parameters of a model."""
+    return sum(p.numel() for p in model.parameters())

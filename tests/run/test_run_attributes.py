@@ -1,0 +1,55 @@
+"""What a run shows a person: its verbs and a few attributes, nothing else."""
+
+import pytest
+
+from regard.tasks import all_tasks, find_task, task_names
+from regard.tasks.base import Run
+
+ATTRIBUTES = {"data", "device", "folder", "model", "recipe", "task", "tokenizers"}
+"""Set on every run."""
+VERBS = {
+    ("answer", "transformer"): {"answer", "answers", "embed"},
+    ("caption", "lstm"): {"align", "caption", "embed"},
+    ("classify", "transformer"): {"classify", "embed", "labels"},
+    ("classify", "vit"): {"classify", "embed", "labels", "resize"},
+    ("contrastive", "clip"): {"embed", "match", "resize", "similarity", "zero_shot"},
+    ("encode", "transformer"): {"embed"},
+    ("encode", "vit"): {"embed", "resize"},
+    ("image-codes", "dvae"): {"decode", "encode"},
+    ("language", "transformer"): {"embed", "generate", "stream"},
+    ("language", "elmo"): {"embed", "generate", "stream"},
+    ("masked", "transformer"): {"embed", "fill"},
+    ("regress", "transformer"): {"classify", "embed"},
+    ("span-corruption", "transformer"): {"embed", "fill"},
+    ("tag", "transformer"): {"embed", "labels", "tag"},
+    ("text-to-image", "dalle"): {"draw"},
+    ("text-to-text", "transformer"): {"align", "classify", "embed", "translate"},
+    ("translate", "transformer"): {"align", "embed", "translate"},
+}
+
+
+def public(run_class: type[Run]) -> set[str]:
+    """The public names of a run of this class, set by methods, annotations or `Run.__init__`."""
+    annotated = {name for base in run_class.__mro__ for name in getattr(base, "__annotations__", {})}
+    return {name for name in {*dir(run_class), *annotated, *ATTRIBUTES} if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("name", "kind"), VERBS)
+def test_dir_of_a_run_shows_only_verbs_and_attributes(name, kind):
+    assert public(find_task(name, kind).run) == {*VERBS[name, kind], *ATTRIBUTES, "explain"}
+
+
+def test_dir_of_a_loaded_run_shows_only_verbs_and_attributes(tiny_run):
+    assert {name for name in dir(tiny_run) if not name.startswith("_")} == public(type(tiny_run))
+
+
+def test_every_task_is_tested_and_its_verbs_are_methods():
+    assert {name for name, _ in VERBS} == set(task_names(trainable=False))
+    for task in all_tasks():
+        assert set(task.verbs) <= public(task.run)
+        assert all(callable(getattr(task.run, verb)) for verb in task.verbs)
+
+
+def test_every_task_is_found_by_its_name_and_the_kind_of_its_model():
+    for task in all_tasks():
+        assert all(find_task(task.name, kind) is task for kind in task.models)
