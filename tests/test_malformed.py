@@ -296,8 +296,8 @@ RECIPES = {
     "a table for a number": (b"[train.steps]\na = 1\n" + DATA, r"train\.steps = \{'a': 1\}: "),
     "a number for a table": (b"train = 3\n" + DATA, r"train = 3: "),
     "a list for a table": (b"train = [3]\n" + DATA, r"train = \[3\]: "),
-    "a task that there is not": (b'task = "fly"\n' + DATA, r"task = 'fly': should be translate or"),
-    "a task that is a number": (b"task = 3\n" + DATA, r"task = 3: should be translate or"),
+    "a task that there is not": (b'task = "fly"\n' + DATA, r"task = 'fly': should be answer or caption or"),
+    "a task that is a number": (b"task = 3\n" + DATA, r"task = 3: should be answer or caption or"),
     "a kind that there is not": (b'[model]\nkind = "oracle"\n' + DATA, r"model\.kind = 'oracle': "),
     "a setting that there is not": (b"[train]\nstep = 3\n" + DATA, r"no setting 'step' in train; did you mean 'steps'\?"),
     "a part that there is not": (b"[trian]\n" + DATA, r"no setting 'trian'; did you mean 'train'\?"),
@@ -320,7 +320,7 @@ def test_recipes(regard, tmp_path, name):
 @pytest.mark.parametrize(
     "override, said",
     [
-        ("train.steps", "is not of the form part.setting=value"),
+        ("train.steps", "is not of the form section.setting=value"),
         ("=3", "is not of the form"),
         ("train.steps.more=3", "is a value|steps"),
         ("train.optimizer.learning_rate=nan", "learning_rate = nan"),
@@ -470,7 +470,7 @@ def test_the_newest_good_checkpoint_is_taken_and_the_damaged_one_named(regard, h
 
 def test_where_no_checkpoint_is_whole_nothing_is_begun_silently(regard, hurt):
     (hurt / "checkpoints" / "step-00000030" / "state.json").unlink()
-    refused(regard("train", hurt, "--resume", "--device", "cpu"), r"no checkpoint in .*checkpoints is whole; to begin again")
+    refused(regard("train", hurt, "--resume", "--device", "cpu"), r"no checkpoint in .*checkpoints is intact; to start again")
 
 
 def test_from_and_verify_are_about_runs(regard, good):

@@ -43,7 +43,7 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
         (WORLD, ["train.steps=many"], r"train.steps = 'many': input should be a valid integer"),
         (WORLD, ["train.steps=0"], r"train.steps = 0: input should be greater than or equal to 1"),
         (WORLD, ["train.regularize.dropout=nan"], r"train.regularize.dropout = nan: input should be a finite number"),
-        (WORLD, ["task=masked", "model.kind=transformer", "model.convolution=4"], r"model.convolution = 4: it has a middle"),
+        (WORLD, ["task=masked", "model.kind=transformer", "model.convolution=4"], r"model.convolution = 4: use an odd number"),
         (
             WORLD,
             ["task=masked", "model.kind=transformer", "model.convolution=3", "data.pack=true"],
