@@ -43,7 +43,7 @@ def test_captions_are_true_of_their_images():
     [
         ({"task": "language"}, "has images, and this task reads texts"),
         ({"task": "classify", "model": {"kind": "vit"}, "data": {"size": 30}}, "a multiple of 8"),
-        ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no pictures"),
+        ({"task": "classify", "model": {"kind": "vit"}, "data": {"world": {"kind": "bilingual"}}}, "has no images"),
     ],
 )
 def test_world_that_does_not_fit_the_task_is_refused(change, message):

@@ -349,6 +349,6 @@ def test_finetuning_from_a_folder(theirs, files, tmp_path):
     }
     run, before = train(recipe, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
     np.testing.assert_allclose(run._text_vectors(LINES), before._text_vectors(LINES), atol=1e-5)
-    np.testing.assert_allclose(run._image_vectors(files), before.image_vectors(files), atol=1e-5)
+    np.testing.assert_allclose(run._image_vectors(files), before._image_vectors(files), atol=1e-5)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.passed, proof

@@ -165,7 +165,7 @@ WORLD = {"size": 32, "world": {"kind": "shapes"}}
         ({"model": {"temperature": 0.001}}, "model.temperature = 0.001"),
         ({"model": {"text": {"pool": "cls"}}}, "model.text.pool = 'cls'"),
         ({"model": {"text": {"head": 2}}}, "no setting 'head' in model.text; did you mean 'heads'?"),
-        ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no pictures"),
+        ({"data": {"size": 32, "world": {"kind": "bilingual"}}}, "has no images"),
     ],
 )
 def test_invalid_settings_give_one_line_errors(changes, message):

@@ -175,7 +175,7 @@ def test_watched_equals_unwatched(given):
 
 
 def test_vit_is_registered():
-    assert find_task("classify", "vit").models["vit"] is VitClassifier and "vit" in find_task("encode").models
+    assert find_task("classify", "vit").models["vit"] is VitClassifier and "vit" in find_task("encode", "vit").models
 
 
 def residual(**options):

@@ -345,11 +345,11 @@ def test_the_card_warns_of_misleading_pictures(run, codes):
     assert "Misleading images" in card(run) and "regard draw" in card(run) and "dalle, 2 layers of 32" in card(run)
     assert "dvae, 1 layers of 16" in card(codes)
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
-    assert set(scores) == {"caption_perplexity", "picture_perplexity"}
-    with pytest.raises(UserError, match="has no vectors"):
-        run.embed(["a"])
-    with pytest.raises(UserError, match="has no vectors"):
-        codes.embed(["a.png"])
+    assert set(scores) == {"caption_perplexity", "image_perplexity"}
+    for one, given in ((run, "a"), (codes, "a.png")):
+        assert not hasattr(one, "embed")
+        with pytest.raises(UserError, match="it cannot embed"):
+            said("embed", one.folder, given)
 
 
 def test_starters_are_recipes_that_train(pictures, codes, tmp_path):

@@ -167,15 +167,15 @@ def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
     mean, first = (json.loads(said("embed", run.folder, files[0], "--json", *more)[0]) for more in ([], ["--pool", "cls"]))
     assert mean["text"] == files[0] and len(mean["vector"]) == 32 and mean["vector"] != first["vector"]
     assert json.loads(said("evaluate", run.folder, "--json")[0])["metric"] == "accuracy"
-    assert "pictures of 12 × 12 pixels, 10 positions" in "\n".join(said("plan", run.folder))
+    assert "images of 12 × 12 pixels, 10 positions" in "\n".join(said("plan", run.folder))
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["classify", "nowhere.png"], "no picture nowhere.png"),
-        (["classify", "{set}"], "is a folder; give a picture"),
-        (["classify", "{set}/text.png"], "text.png is not a PNG, JPEG or WebP picture"),
+        (["classify", "nowhere.png"], "no image nowhere.png; check the path"),
+        (["classify", "{set}"], "is a folder; give an image"),
+        (["classify", "{set}/text.png"], "text.png is not a PNG, JPEG or WebP image"),
         (["embed", "{file}", "--pool", "words"], "--pool words: of images, should be mean or cls"),
         (["embed", "{file}", "--layer", "9"], r"--layer 9: there are layers 0 \(the patches\) to 2"),
         (["tag", "{file}"], "classifies images .task = 'classify'.; it cannot tag"),
@@ -206,9 +206,9 @@ def test_layers_of_embed_are_the_models(run, files):
 
 def test_the_card_and_the_folder_say_what_it_is(run):
     page, config = card(run), json.loads((run.folder / "config.json").read_text())
-    assert "Labels of pictures" in page and "regard classify" in page and "Recognising or judging people" in page
+    assert "Labels of images" in page and "regard classify" in page and "Recognising or judging people" in page
     assert "| mine | accuracy |" in page and "vit, 2 layers of 32" in page
-    assert config["size"] == [12, 12] and config["labels"] == 2 and config["architectures"] == ["Vit"]
+    assert config["size"] == [12, 12] and config["labels"] == 2 and config["architectures"] == ["VitClassifier"]
     assert not list(run.folder.glob("tokenizer*"))
     assert json.loads((run.folder / "labels.json").read_text()) == ["above", "below"]
 
@@ -282,7 +282,7 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
         ({"data": {"size": 10}}, "data.size = 10 is not a multiple of model.patch_size = 4: 8 is"),
         ({"data": {"size": [12, 0]}}, "data.size = "),
         ({"data": {"resize": 8}}, "data.resize = 8 is smaller than data.size = 12"),
-        ({"data": {"train": [], "valid": [], "world": {}}}, "data.world.kind = 'bilingual' has no pictures"),
+        ({"data": {"train": [], "valid": [], "world": {}}}, "data.world.kind = 'bilingual' has no images"),
         ({"data": {"text": 0}}, "no setting 'text' in data"),
         ({"model": {"max_length": 9}}, "no setting 'max_length' in model"),
         ({"model": {"positions": {"kind": "rotary"}}}, "model.positions.kind = 'rotary'"),

@@ -129,7 +129,10 @@ def test_recipe_has_a_test_set_of_each_length():
             "task = 'language'\n[data.world]\nkind = 'copy'",
             r"data.world.kind = 'copy' is for the tasks translate and",
         ),
-        ("task = 'tag'\n[data.world]\nkind = 'addition'", r"data.world.kind = 'addition' has pairs"),
+        (
+            "task = 'tag'\n[data.world]\nkind = 'addition'",
+            r"data.world.kind = 'addition' is for the tasks translate and text-to-text; change the task",
+        ),
     ],
 )
 def test_invalid_recipes_raise_one_line_errors(text, message):

@@ -41,7 +41,7 @@ class ImageFile:
                 file.seek(self.offset)
                 data = file.read(MAX_IMAGE_BYTES + 1 if self.length is None else min(self.length, MAX_IMAGE_BYTES + 1))
         except FileNotFoundError:
-            raise UserError(f"no image {self}") from None
+            raise UserError(f"no image {self}; check the path") from None
         except OSError as error:
             raise UserError(f"cannot read {self}: {error.strerror or error}") from None
         except ValueError:

@@ -115,7 +115,10 @@ class Data(BaseData):
     @model_validator(mode="after")
     def check_pair_world(self) -> "Data":
         if isinstance(self.world, AlgorithmWorld) and not isinstance(self, PairData):
-            raise ValueError(f"data.world.kind = {self.world.kind!r} is for the tasks translate and text-to-text")
+            raise ValueError(
+                f"data.world.kind = {self.world.kind!r} is for the tasks translate and text-to-text; "
+                "change the task, or use another world"
+            )
         return self
 
     @model_validator(mode="after")

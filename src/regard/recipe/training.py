@@ -69,7 +69,10 @@ class InitFrom(Settings):
     @model_validator(mode="after")
     def check_into(self) -> Self:
         if self.into is not None and len(self.modules) != 1:
-            raise ValueError("train.init_from.into names one module: give that one alone in train.init_from.modules")
+            raise ValueError(
+                f"train.init_from.into = {self.into!r} renames one module: "
+                f"give one in train.init_from.modules, not {len(self.modules)}"
+            )
         return self
 
 
