@@ -236,7 +236,7 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
     (result,) = evaluate(made)
     assert set(result.scores) == {"exact_match", "f1"} and len(result.outputs) == len(result.examples)
     notes = made._score("train", read_questions([tmp_path / "train.json"])).notes
-    assert any("of 20 without one" in note for note in notes) == impossible
+    assert any("; 20 without one, left unanswered" in note for note in notes) == impossible
 
 
 @pytest.mark.parametrize(

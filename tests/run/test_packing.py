@@ -66,7 +66,7 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
         (
             "masked",
             {"model": {"segments": 2}, "masking": {"next_sentence": True}},
-            "data.pack: masking.next_sentence reads lines",
+            "data.pack: masking.next_sentence reads pairs of whole lines",
         ),
         (
             "masked",

@@ -107,7 +107,7 @@ def test_pairs_are_read_as_two_texts(tmp_path):
     assert evaluate(run)[0].scores["accuracy"].low > 90
     assert [found[0].label for found in run.classify(["3 yes\tno 1", "3 no\tyes 1"])] == ["1", "0"]
     assert run.classify(["a " * 50 + "\tb"]), "cut where it is too long"
-    with pytest.raises(UserError, match="line 2 has 1 texts; this run judges pairs"):
+    with pytest.raises(UserError, match="line 2 has 1 texts; this run reads pairs, separated by a tab"):
         run.classify(["a\tb", "alone"])
     with pytest.raises(UserError, match=r"pairs are read by model\.kind = 'transformer'"):
         train(settings("classify", data=data), tmp_path / "other", device="cpu")
@@ -207,9 +207,9 @@ def test_the_command_line_speaks_the_promised_forms(runs):
 @pytest.mark.parametrize(
     "verb, name, message",
     [
-        ("translate", "tag", "tags .task = 'tag'.; it cannot translate"),
-        ("classify", "language", "writes on .task = 'language'.; it cannot classify"),
-        ("generate", "elmo", "reads in both directions"),
+        ("translate", "tag", "tags words .task = 'tag'.; it cannot translate; use: regard tag"),
+        ("classify", "language", "generates text .task = 'language'.; it cannot classify; use: regard generate"),
+        ("generate", "elmo", "embeds words in context .task = 'language'.; it cannot generate; use: regard embed"),
         ("tag", "classify", "it cannot tag"),
         ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
     ],
@@ -230,7 +230,7 @@ def test_homonyms_are_drawn(runs, tmp_path):
 def test_runs_of_one_task_are_compared_and_of_two_are_not(runs):
     (rows,) = compare_runs([runs["classify"], runs["classify"]]).values()
     assert rows[1]["p_value"] == 1.0
-    with pytest.raises(UserError, match="nothing to compare"):
+    with pytest.raises(UserError, match=r"classify classifies, .*tag tags words: compare runs of one task"):
         compare_runs([runs["classify"], runs["tag"]])
 
 
@@ -362,7 +362,7 @@ def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, avera
     run = train(short, tmp_path / "run", device="cpu")
     scores = evaluate(run)[0].scores
     assert list(scores) == ["accuracy", "f1", "mcc"] and f"|{average}|" in scores["f1"].signature
-    said, meant = run.right(run.data.valid)[0], run.data.valid.label
+    said, meant = run._predictions(run.data.valid), run.data.valid.label
     label = positive or "b"
     right = sum(a == b == label for a, b in zip(said, meant))
     assert scores["f1"].score == pytest.approx(200 * right / (said.count(label) + meant.count(label)))
@@ -393,7 +393,7 @@ def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
 
 def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatch):
     seen = []
-    monkeypatch.setattr(tiny_run, "best", lambda texts, beam: seen.append((texts, beam)) or [Namespace(text="x") for _ in texts])
+    monkeypatch.setattr(tiny_run, "_best", lambda texts, beam: seen.append((texts, beam)) or [Namespace(text="x") for _ in texts])
     valid = tiny_run.data.valid
     tiny_run._validate(valid, tiny_run._encode(valid))
     assert seen == [(valid.source[::4], 1)]

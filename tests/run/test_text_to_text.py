@@ -189,7 +189,7 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["translate", "x", "--task", "nose"], "--task nose: .* knows english, german, mood, gist, rate"),
+        (["translate", "x", "--task", "nose"], "--task nose: .* has the tasks english, german, mood, gist, rate; name one"),
         (["classify", "x", "--task", "english"], "--task english has no labels .kind = 'translate'.; use: regard translate"),
         (["translate", "x", "--task", "rate"], "line 1 has 1 texts; the task rate reads 2, separated by tabs"),
         (["tag", "x"], "maps texts to texts .task = 'text-to-text'.; it cannot tag"),
@@ -291,7 +291,7 @@ def test_algorithms_are_tasks_scored_exactly(tmp_path):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("mood", {"labels": {"0": "sad"}}, r"mood.valid.tsv:3 has the label '1', for which labels has no word \(0\)"),
+        ("mood", {"labels": {"0": "sad"}}, r"mood.valid.tsv:3 has the label '1', for which `labels` has no word \(0\); add it"),
         (
             "mood",
             {"labels": {"0": "news", "1": "News"}},
@@ -313,7 +313,7 @@ def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message)
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("mood", {"prefix": "say in German: "}, "data.tasks.mood.prefix = 'say in German: ' is that of german too"),
+        ("mood", {"prefix": "say in German: "}, "data.tasks.mood.prefix = 'say in German: ' is also that of german; give each"),
         ("mood", {"valid": []}, "data.tasks.mood: no validation set"),
         ("mood", {"lables": {}}, "no setting 'lables' in data.tasks.mood; did you mean 'labels'?"),
         ("mood", {"kind": "clasify"}, "data.tasks.mood.kind = 'clasify': input should be 'translate'"),

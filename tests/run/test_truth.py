@@ -122,7 +122,7 @@ def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, 
             lambda lines: [*lines[:7], "0-0 99-0", *lines[8:]],
             r"a\.align:8: the link 99-0 is outside the sentence, which has \d+",
         ),
-        (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 leads outside"),
+        (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 is outside the sentence"),
     ],
 )
 def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, message):

@@ -92,7 +92,9 @@ def load_for(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     opened = load(run, device=device)
     if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
-        raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}")
+        commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+        use = next((name for name in opened.task.verbs if name in commands), "evaluate")  # some verbs are Python's alone
+        raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}; use: regard {use}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     if precision is not None or engine != "regard":

@@ -153,7 +153,8 @@ def _target_text(task: TaskData, pairs: SentencePairs, index: int) -> str:
         return round_to_step(target, task.step, pairs.where(index))
     if target not in task.labels:
         raise UserError(
-            f"{pairs.where(index)} has the label {target!r}, for which `labels` has no word ({', '.join(task.labels)})"
+            f"{pairs.where(index)} has the label {target!r}, for which `labels` has no word ({', '.join(task.labels)}); "
+            "add it there"
         )
     return task.labels[target]
 

@@ -90,7 +90,7 @@ class TextToTextRun(TranslateRun):
 
     def _task_data(self, name: str) -> TaskData:
         if name not in self.recipe.data.tasks:
-            raise UserError(f"--task {name}: {self.folder} has {', '.join(self.recipe.data.tasks)}")
+            raise UserError(f"--task {name}: {self.folder} has the tasks {', '.join(self.recipe.data.tasks)}; name one of them")
         return self.recipe.data.tasks[name]
 
     def _prefixed(self, texts: Sequence[str], name: str) -> list[str]:
