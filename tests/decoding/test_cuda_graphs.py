@@ -165,7 +165,8 @@ def test_only_supported_models_are_captured():
 @on_a_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [None, (0.8, 5, 0.9)])
-def test_captured_searches_equal_eager_ones(dtype, sampling):
+def test_captured_searches_equal_eager_ones(dtype, sampling, in_place):
+    in_place(False)  # the stand-in of the tests above never runs where there is a GPU
     torch.manual_seed(1)
     gpt = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=80), V).cuda().to(dtype).eval()
     transformer = Transformer(TransformerModel(preset="tiny", tie="none", max_length=80), V, V).cuda().to(dtype).eval()
@@ -192,7 +193,8 @@ def test_captured_searches_equal_eager_ones(dtype, sampling):
 
 
 @on_a_gpu
-def test_two_captured_decodings_may_be_read_in_turns():
+def test_two_captured_decodings_may_be_read_in_turns(in_place):
+    in_place(False)
     torch.manual_seed(1)
     model = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=80), V).cuda().eval()
     special_tokens, limits = (
