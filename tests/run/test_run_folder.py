@@ -13,7 +13,7 @@ from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 
 
-def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
+def test_run_folder_holds_recipe_tokenizer_weights_logs_and_environment(tiny_run):
     names = {path.name for path in tiny_run.folder.iterdir()}
     assert {
         "recipe.toml",
@@ -31,13 +31,13 @@ def test_the_folder_holds_everything_that_follows_from_the_recipe(tiny_run):
     assert environment["packages"]["torch"] in (torch.__version__.split("+")[0], torch.__version__)
 
 
-def test_loaded_is_what_was_saved(tiny_run):
+def test_loaded_run_translates_like_the_trained_run(tiny_run):
     again = regard.load(tiny_run.folder, device="cpu")
     texts = tiny_run.data.valid.source[:8]
     assert again._best(texts) == tiny_run._best(texts)
 
 
-def test_scores_have_intervals_and_signatures(tiny_run):
+def test_scores_have_confidence_intervals_and_signatures(tiny_run):
     scores = json.loads((tiny_run.folder / "scores.json").read_text())["test"]
     assert {"bleu", "chrf", "ter", "perplexity", "pronouns", "alignment_error"} == set(scores)
     for score in scores.values():
@@ -46,7 +46,7 @@ def test_scores_have_intervals_and_signatures(tiny_run):
     assert "case:mixed" in scores["bleu"]["signature"]
 
 
-def test_other_files_can_be_scored(tiny_run, tmp_path):
+def test_evaluate_scores_given_source_and_reference_files(tiny_run, tmp_path):
     valid = tiny_run.data.valid
     (tmp_path / "mine.en").write_text("\n".join(valid.source) + "\n")
     (tmp_path / "mine.de").write_text("\n".join(valid.target) + "\n")
@@ -54,12 +54,12 @@ def test_other_files_can_be_scored(tiny_run, tmp_path):
     assert result.name == "mine" and result.scores["chrf"].score > 0
 
 
-def test_a_run_is_not_better_than_itself(tiny_run):
+def test_compare_runs_finds_no_difference_between_a_run_and_itself(tiny_run):
     for rows in compare_runs([tiny_run, tiny_run]).values():
         assert all(row["p_value"] is None or row["p_value"] > 0.5 for row in rows)
 
 
-def test_the_card_says_what_it_is_for_and_what_not(tiny_run):
+def test_model_card_states_scores_intended_use_misuse_and_limits(tiny_run):
     write_card(tiny_run)
     text = card(tiny_run)
     assert (tiny_run.folder / "README.md").read_text() == text
@@ -68,8 +68,8 @@ def test_the_card_says_what_it_is_for_and_what_not(tiny_run):
     assert "bilingual world" in text and "| test | bleu |" in text
 
 
-def test_a_run_interrupted_and_resumed_ends_in_the_same_bits(tiny_run, tiny_settings, tmp_path):
-    """Whole runs through the public door: 60 steps at once, and 30 + 30."""
+def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tiny_run, tiny_settings, tmp_path):
+    """Compare 60 steps at once with 30 + 30 steps through `regard.run.train`."""
     half = train(tiny_settings, tmp_path / "half", device="cpu")
     for name in ("model.safetensors", "checkpoints/step-00000060"):
         path = half.folder / name
@@ -80,14 +80,14 @@ def test_a_run_interrupted_and_resumed_ends_in_the_same_bits(tiny_run, tiny_sett
     assert (again.folder / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
 
 
-def test_a_folder_with_a_run_is_not_overwritten(tiny_run, tiny_settings):
+def test_train_refuses_to_overwrite_a_run_folder(tiny_run, tiny_settings):
     before = (tiny_run.folder / "recipe.toml").read_bytes()
     with pytest.raises(UserError, match="already holds a run"):
         train(tiny_settings, tiny_run.folder)
     assert (tiny_run.folder / "recipe.toml").read_bytes() == before
 
 
-def test_a_run_that_failed_before_its_first_step_is_not_in_the_way(tiny_settings, tmp_path):
+def test_train_reuses_the_folder_of_a_run_that_failed_before_its_first_step(tiny_settings, tmp_path):
     tiny_settings["train"].update(steps=2, evaluate_every=2)
     with pytest.raises(UserError, match="tokens long"):
         train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")

@@ -15,7 +15,7 @@ from regard.tasks import parse_recipe, starter_recipe
 from regard.training.losses import sequence_log_probs
 
 
-def test_the_order_and_company_of_texts_change_nothing(tiny_run):
+def test_batched_translation_equals_one_by_one_in_any_order(tiny_run):
     texts = tiny_run.data.valid.source[:12]
     together = tiny_run._best(texts)
     assert [t.text for t in tiny_run._best(texts[::-1])][::-1] == [t.text for t in together]
@@ -23,7 +23,7 @@ def test_the_order_and_company_of_texts_change_nothing(tiny_run):
     assert tiny_run._best(["", texts[0], "  "])[0].text == "" == tiny_run._best(["", texts[0], "  "])[2].text
 
 
-def test_the_score_is_the_rescored_text(tiny_run):
+def test_translation_score_equals_the_rescored_log_probability(tiny_run):
     texts = tiny_run.data.valid.source[:10]
     for text, found in zip(texts, tiny_run._best(texts, length_penalty=0.0)):
         rows = TranslationRows(
@@ -33,7 +33,7 @@ def test_the_score_is_the_rescored_text(tiny_run):
         assert found.score == pytest.approx(rescored, abs=1e-3)
 
 
-def test_n_best_are_distinct_and_in_order(tiny_run):
+def test_n_best_translations_are_distinct_and_sorted_by_score(tiny_run):
     for found in tiny_run.translate(tiny_run.data.valid.source[:5], beam=4, number=4):
         assert len({tuple(t.tokens) for t in found}) == len(found) > 1
         assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
@@ -41,7 +41,7 @@ def test_n_best_are_distinct_and_in_order(tiny_run):
         tiny_run.translate(["x"], beam=2, number=3)
 
 
-def test_samples_follow_their_seed(tiny_run):
+def test_sampled_translations_are_reproducible_by_seed(tiny_run):
     texts = tiny_run.data.valid.source[:5]
 
     def sample(seed):
@@ -50,17 +50,17 @@ def test_samples_follow_their_seed(tiny_run):
     assert sample(1) == sample(1) != sample(2)
 
 
-def test_alignments_are_over_the_words_that_were_said(tiny_run):
+def test_alignment_weights_cover_the_words_of_source_and_translation(tiny_run):
     texts = tiny_run.data.valid.source[:3]
-    for text, found, said in zip(texts, tiny_run.align(texts), tiny_run._best(texts)):
-        assert found.source == text.split() and found.target == said.text.split()
+    for text, found, translation in zip(texts, tiny_run.align(texts), tiny_run._best(texts)):
+        assert found.source == text.split() and found.target == translation.text.split()
         assert found.weights.shape == (2, 2, len(found.target), len(found.source))
         sums = found.weights.sum(-1)
         assert np.all((np.abs(sums - 1) < 1e-5) | (sums == 0))
 
 
-def test_the_encoder_is_looked_into_word_by_word(tiny_run):
-    """Each word of the source over all words of the source: what was watched, pieces put together, the end left out."""
+def test_encoder_alignment_equals_recorded_attention_summed_over_tokens(tiny_run):
+    """Sum the recorded attention over the tokens of each word, without the end token."""
     texts = ["The dog sleeps.", "The cat saw the dog because it slept."]
     for text, found in zip(texts, tiny_run.align(texts, kind="encoder")):
         assert found.source == found.target == text.split()
@@ -75,12 +75,12 @@ def test_the_encoder_is_looked_into_word_by_word(tiny_run):
         np.testing.assert_allclose(found.weights[:, :, 0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
 
 
-def test_a_text_longer_than_the_model_allows_is_refused(tiny_run):
+def test_text_longer_than_max_length_is_refused(tiny_run):
     with pytest.raises(UserError, match=r"line 2 has \d+ tokens, the model takes 48"):
         tiny_run._best(["The dog sleeps.", "The dog sleeps. " * 40])
 
 
-def test_separate_vocabularies(tiny_settings, tmp_path):
+def test_separate_source_and_target_vocabularies(tiny_settings, tmp_path):
     settings = {
         **tiny_settings,
         "tokens": {"size": 300, "joint": False},
@@ -92,7 +92,7 @@ def test_separate_vocabularies(tiny_settings, tmp_path):
     assert regard.load(run.folder, device="cpu")._best(["The dog sleeps."]) == run._best(["The dog sleeps."])
 
 
-def test_a_starter_recipe_fits_the_files_and_trains(tmp_path):
+def test_starter_recipe_of_translation_files_trains(tmp_path):
     from regard.worlds import bilingual
 
     bilingual.write(tmp_path / "world", 300, 1, 1)
