@@ -379,7 +379,7 @@ TOKENIZERS = {
     "no vocabulary": (vocabulary(lambda t: t["model"].pop("vocab")), r"t\.json is not a usable tokenizer\.json"),
     "a token twice": (vocabulary(lambda t: t["model"]["vocab"].update(two=4)), r"t\.json: 'one' and 'two' are both token 4"),
     "a number left out": (vocabulary(lambda t: t["model"]["vocab"].update(two=9)), r"t\.json: no token has the id 5"),
-    "other marks": (vocabulary(lambda t: (t["model"]["vocab"].pop("</s>"), t["added_tokens"].pop(2))), r"t\.json"),
+    "missing special token": (vocabulary(lambda t: (t["model"]["vocab"].pop("</s>"), t["added_tokens"].pop(2))), r"t\.json"),
     "UTF-16": ("{}".encode("utf-16"), r"t\.json is not a usable tokenizer\.json"),
     "a folder": (lambda path: path.mkdir(), r"t\.json is not a regular file"),
     "a FIFO": (make_fifo, r"t\.json is not a regular file"),
