@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread setting, a private cache, hypothesis without deadlines."""
+"""Fixtures shared by all tests: one thread, a private cache, a fixed seed, hypothesis without deadlines."""
 
 import copy
 import json
@@ -16,47 +16,49 @@ import tomli_w
 import torch
 from hypothesis import strategies as st
 
-torch.set_num_threads(1)  # tiny tensors: a second thread only gets in the way
+torch.set_num_threads(1)  # more threads slow down small tensors
 hypothesis.settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path_factory, monkeypatch):
-    """Token stores built by a test do not meet those of the user."""
+    """Keep token stores built by tests apart from the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(autouse=True)
-def same_chance():
+def fixed_seed():
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory):
-    """Runs a function in so many forked processes, as torchrun would start them; what each returns, as JSON can say it."""
+    """Return a function that runs work in forked ranks with the environment of torchrun and returns their results via JSON."""
 
-    def run(number, work, *given):
+    def run(number, function, *args):
         folder = tmp_path_factory.mktemp("ranks")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         context = multiprocessing.get_context("fork")
-        processes = [context.Process(target=be_rank, args=(rank, number, port, folder, work, given)) for rank in range(number)]
+        processes = [
+            context.Process(target=run_rank, args=(rank, number, port, folder, function, args)) for rank in range(number)
+        ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(120)
             process.kill()
-        wrong = [(folder / f"{rank}.txt").read_text() for rank in range(number) if (folder / f"{rank}.txt").exists()]
-        assert not wrong, "\n".join(wrong)
+        errors = [(folder / f"{rank}.txt").read_text() for rank in range(number) if (folder / f"{rank}.txt").exists()]
+        assert not errors, "\n".join(errors)
         assert [process.exitcode for process in processes] == [0] * number
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
 
     return run
 
 
-def be_rank(rank, number, port, folder, work, given):
+def run_rank(rank, number, port, folder, function, args):
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -70,7 +72,7 @@ def be_rank(rank, number, port, folder, work, given):
     torch.set_num_threads(1)
     try:
         distributed.init_process_group()
-        (folder / f"{rank}.json").write_text(json.dumps(work(*given)))
+        (folder / f"{rank}.json").write_text(json.dumps(function(*args)))
         distributed.destroy_process_group()
     except BaseException:
         (folder / f"{rank}.txt").write_text(f"rank {rank}: {traceback.format_exc()}")
@@ -80,7 +82,7 @@ def be_rank(rank, number, port, folder, work, given):
 
 @pytest.fixture(scope="session")
 def torchrun():
-    """Begins a command of ours, or a script, on so many ranks in a folder."""
+    """Return a function that starts a regard command or a script with torchrun in a folder."""
 
     def start(folder, ranks, *words, options=(), script=None, stdin=None, **environment):
         command = [
@@ -94,7 +96,7 @@ def torchrun():
             *([str(script)] if script else ["-m", "regard"]),
             *map(str, words),
         ]
-        known = {
+        env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "XDG_CACHE_HOME": str(folder / "cache"),
@@ -102,7 +104,7 @@ def torchrun():
             **environment,
         }
         return subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known, cwd=folder
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder
         )
 
     return start
@@ -110,7 +112,7 @@ def torchrun():
 
 @pytest.fixture(scope="session")
 def write_job():
-    """Writes the recipe of a small job for several ranks."""
+    """Return a function that writes the recipe of a small distributed job."""
 
     def write(path, **train):
         path.write_text(tomli_w.dumps({**JOB, "train": {"tokens_per_batch": 512, **train}}))
@@ -120,37 +122,37 @@ def write_job():
 
 @pytest.fixture(scope="session")
 def in_child():
-    """Does something in a forked process; what went wrong there, or nothing."""
+    """Return a function that calls another in a forked process and returns its error as text, or an empty string."""
 
-    def do(act):
-        told, telling = os.pipe()
+    def do(function):
+        read_fd, write_fd = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                act()
+                function()
                 os._exit(0)
             except BaseException as error:
-                os.write(telling, repr(error).encode())
+                os.write(write_fd, repr(error).encode())
             finally:
                 os._exit(1)
-        os.close(telling)
-        with os.fdopen(told, encoding="utf-8") as said:
-            wrong = said.read()
+        os.close(write_fd)
+        with os.fdopen(read_fd, encoding="utf-8") as pipe:
+            errors = pipe.read()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return wrong or (f"exit status {status}" if status else "")
+        return errors or (f"exit status {status}" if status else "")
 
     return do
 
 
 @pytest.fixture
 def tiny_settings():
-    """The recipe of `tiny_run`."""
+    """Return the settings of `tiny_run`."""
     return copy.deepcopy(TINY)
 
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory):
-    """A run folder of a small model after a few steps on the world: what it says is poor, how it is used is not."""
+    """Train a small translation model for a few steps; its outputs are poor, which the tests do not depend on."""
     from regard.run.evaluate import evaluate
     from regard.run.train import train
 
@@ -179,7 +181,7 @@ IMAGE_MODELS = {
 
 @pytest.fixture(scope="session")
 def image_runs(tmp_path_factory):
-    """Runs of every task that reads images, after a few steps: their outputs are poor, which the tests do not depend on."""
+    """Train runs of every task that reads images for a few steps; the tests do not depend on the quality of their outputs."""
     import copy
 
     from regard.run.train import train
@@ -198,7 +200,7 @@ def image_runs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def image_path(tmp_path_factory):
-    """The path of an image of two shapes."""
+    """Return the path of an image of two shapes."""
     from PIL import Image
 
     from regard.worlds import shapes
@@ -227,9 +229,13 @@ def make_neuron_view():
             scores[0] = scores[0] if number == 0 else -np.inf
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
-            some = heaviest_keys(weights, scores)
-            left_out = keys - len(some)
-            found.append(NeuronQuery(words[number], q, some, k[some] * q / width**0.5, scores[some], weights[some], left_out))
+            heaviest = heaviest_keys(weights, scores)
+            left_out = keys - len(heaviest)
+            found.append(
+                NeuronQuery(
+                    words[number], q, heaviest, k[heaviest] * q / width**0.5, scores[heaviest], weights[heaviest], left_out
+                )
+            )
         return NeuronView("a head", f"q·k / √{width}", "no positions", words, k, found)
 
     return make
@@ -237,7 +243,7 @@ def make_neuron_view():
 
 @pytest.fixture(scope="session")
 def make_trace():
-    """Make the generation trace of a text of so many tokens that attend back: to a source of as many keys, or to itself."""
+    """Make the generation trace of a text of `steps` tokens that attends to `keys` source tokens, or to itself."""
     import numpy as np
 
     from regard.show.figures.decoding_steps import GenerationStep, GenerationTrace
@@ -257,7 +263,7 @@ def make_trace():
     return make
 
 
-NASTY = [
+MALFORMED_BYTES = [
     b"\0",
     b"\r",
     b"\n",
@@ -290,8 +296,8 @@ NASTY = [
 
 
 @pytest.fixture(scope="session")
-def spoilt():
-    """Any bytes, or a good file with a few places cut out, put in or changed."""
+def corrupted_bytes():
+    """Return a strategy of arbitrary bytes or of a valid file with a few bytes deleted, inserted or replaced."""
 
     @st.composite
     def changed(draw, good):
@@ -299,7 +305,7 @@ def spoilt():
         for _ in range(draw(st.integers(1, 3))):
             start = draw(st.integers(0, len(data)))
             end = min(len(data), start + draw(st.sampled_from([0, 0, 1, 2, 7, 10**6])))
-            data = data[:start] + draw(st.one_of(st.sampled_from(NASTY), st.binary(max_size=6))) + data[end:]
+            data = data[:start] + draw(st.one_of(st.sampled_from(MALFORMED_BYTES), st.binary(max_size=6))) + data[end:]
         return data
 
     return lambda good: st.one_of(changed(good), changed(good), st.binary(max_size=300))

@@ -1,4 +1,4 @@
-"""Any bytes at all, and good files with something wrong in them: every reader gives what it read, or one line."""
+"""Arbitrary bytes and corrupted files: every reader returns a result or raises a one-line UserError."""
 
 import gzip
 import io
@@ -23,25 +23,30 @@ from regard.tokens.tokenizer import load_any_tokenizer
 from regard.training import checkpoint
 
 
-def picture(kind="PNG"):
-    made = io.BytesIO()
-    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(made, kind)
-    return made.getvalue()
+def image_bytes(kind="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(buffer, kind)
+    return buffer.getvalue()
 
 
-def shard():
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as file:
-        for name, data in (("a.png", picture()), ("a.cls", b"cat"), ("b.png", picture()), ("b.json", b'{"label": "dog"}')):
+def shard_bytes():
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for name, data in (
+            ("a.png", image_bytes()),
+            ("a.cls", b"cat"),
+            ("b.png", image_bytes()),
+            ("b.json", b'{"label": "dog"}'),
+        ):
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             file.addfile(entry, io.BytesIO(data))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
-def tokenizer():
-    marks = ["<pad>", "<s>", "</s>", "<unk>"]
-    words = {word: number for number, word in enumerate([*marks, "one", "two"])}
+def tokenizer_bytes():
+    special_tokens = ["<pad>", "<s>", "</s>", "<unk>"]
+    words = {word: number for number, word in enumerate([*special_tokens, "one", "two"])}
     return json.dumps(
         {
             "version": "1.0",
@@ -56,7 +61,7 @@ def read_named(path):
     return read_labelled([path], text="text", label="label")
 
 
-def whole_checkpoint(path):
+def check_checkpoint(path):
     checkpoint.find_damage(path.parent)
 
 
@@ -85,47 +90,47 @@ READERS = {
     "questions, jsonl": ("a.jsonl", json.dumps(SQUAD).encode() + b"\n", lambda path: read_questions([path])),
     "vectors": ("a.txt", b"2 3\none 0.1 0.2 0.3\ntwo 1 2 3\n", lambda path: read_word_vectors(path, {"one", "two"}, width=3)),
     "recipe": ("r.toml", RECIPE, read_recipe),
-    "vocabulary": ("t.json", tokenizer(), load_any_tokenizer),
-    "PNG": ("a.png", picture(), lambda path: decode_image(path.read_bytes(), "a.png").load()),
-    "JPEG": ("a.jpg", picture("JPEG"), lambda path: decode_image(path.read_bytes(), "a.jpg").load()),
-    "WebP": ("a.webp", picture("WEBP"), lambda path: decode_image(path.read_bytes(), "a.webp").load()),
-    "pictures, shard": ("a.tar", shard(), lambda path: read_images([path], label="label")),
-    "pictures, table": ("a.tsv", b"b.png\tcat\nb.png\tdog\n", lambda path: read_images([path], label=1)),
-    "pictures, index": ("a.index.tsv", b"x\t0\t9\tcat\ny\t9\t9\tdog\n", lambda path: read_images([path], label=3)),
+    "tokenizer": ("t.json", tokenizer_bytes(), load_any_tokenizer),
+    "PNG": ("a.png", image_bytes(), lambda path: decode_image(path.read_bytes(), "a.png").load()),
+    "JPEG": ("a.jpg", image_bytes("JPEG"), lambda path: decode_image(path.read_bytes(), "a.jpg").load()),
+    "WebP": ("a.webp", image_bytes("WEBP"), lambda path: decode_image(path.read_bytes(), "a.webp").load()),
+    "images, shard": ("a.tar", shard_bytes(), lambda path: read_images([path], label="label")),
+    "images, table": ("a.tsv", b"b.png\tcat\nb.png\tdog\n", lambda path: read_images([path], label=1)),
+    "images, index": ("a.index.tsv", b"x\t0\t9\tcat\ny\t9\t9\tdog\n", lambda path: read_images([path], label=3)),
     "weights": ("w.safetensors", tensors_as_bytes({"a": np.ones((2, 3)), "b": np.arange(4)}), checkpoint.read_weights),
-    "checkpoint, hashes": ("hashes.json", b'{"state.json": "0123"}', whole_checkpoint),
+    "checkpoint, hashes": ("hashes.json", b'{"state.json": "0123"}', check_checkpoint),
 }
 
 
-def gives_or_refuses(read, path, data):
+def read_or_user_error(read, path, data):
     path.write_bytes(data)
     try:
         read(path)
-    except UserError as mistake:
-        assert "\n" not in str(mistake) and len(str(mistake)) < 2000, mistake
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 2000, error
 
 
 @pytest.mark.parametrize("examples", [12, pytest.param(1000, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("name", READERS)
-def test_every_reader_gives_what_it_read_or_one_line(tmp_path, spoilt, name, examples):
+def test_reader_of_corrupted_bytes_returns_or_raises_a_one_line_user_error(tmp_path, corrupted_bytes, name, examples):
     file, good, read = READERS[name]
-    for other, data in (("a.jpgs", picture()), ("b.png", picture()), ("state.json", b"{}")):
+    for other, data in (("a.jpgs", image_bytes()), ("b.png", image_bytes()), ("state.json", b"{}")):
         (tmp_path / other).write_bytes(data)
-    gives_or_refuses(read, tmp_path / file, good)
+    read_or_user_error(read, tmp_path / file, good)
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
-    @given(data=spoilt(good))
-    def law(data):
-        gives_or_refuses(read, tmp_path / file, data)
+    @given(data=corrupted_bytes(good))
+    def check(data):
+        read_or_user_error(read, tmp_path / file, data)
 
-    law()
+    check()
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_spoilt_is_good_before(tmp_path, name):
-    """Else nothing would be learned from spoiling it."""
+def test_reader_accepts_the_file_before_corruption(tmp_path, name):
+    """The uncorrupted files must be valid for the corruption test to mean anything."""
     file, good, read = READERS[name]
-    for other, data in (("a.jpgs", picture()), ("b.png", picture()), ("state.json", b"{}")):
+    for other, data in (("a.jpgs", image_bytes()), ("b.png", image_bytes()), ("state.json", b"{}")):
         (tmp_path / other).write_bytes(data)
     (tmp_path / file).write_bytes(good)
     read(tmp_path / file)

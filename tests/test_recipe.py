@@ -1,4 +1,4 @@
-"""Recipes: what is checked, what is said, and that every recipe shipped is valid."""
+"""Recipes: validation, error messages, overrides, presets, and the shipped recipes."""
 
 import tomllib
 from pathlib import Path
@@ -16,14 +16,14 @@ WORLD = "[data.world]\n"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
+def test_shipped_recipe_is_valid_and_starts_with_a_comment(path):
     recipe = read_recipe(path)
     assert parse_recipe(recipe.to_toml()) == recipe, "resolved settings are a recipe again"
     assert path.read_text().startswith("#")
 
 
 @pytest.mark.parametrize(
-    "text, overrides, said",
+    "text, overrides, message",
     [
         (WORLD + "[model]\nhead = 3", [], r"no setting 'head' in model; did you mean 'heads'\?"),
         (WORLD, ["train.optimizer.lr=1"], r"no setting 'lr' in train.optimizer; there are: kind, learning_rate"),
@@ -64,29 +64,29 @@ def test_every_recipe_shipped_is_valid_and_says_its_launch_line(path):
         ),
     ],
 )
-def test_mistakes_name_the_setting_the_value_and_the_cure(text, overrides, said):
-    with pytest.raises(UserError, match=said) as caught:
+def test_invalid_recipe_names_the_setting_value_and_cure(text, overrides, message):
+    with pytest.raises(UserError, match=message) as caught:
         parse_recipe(text, overrides, name="r.toml")
     assert "\n" not in str(caught.value)
 
 
-def test_a_preset_is_filled_in_and_any_field_overridden():
+def test_preset_fields_can_be_overridden():
     recipe = parse_recipe(WORLD + "[model]\npreset = 'base'\nheads = 16")
     assert (recipe.model.width, recipe.model.heads) == (PRESETS["base"]["width"], 16)
 
 
-def test_overrides_are_toml_or_plain_words():
+def test_overrides_are_parsed_as_toml_or_plain_strings():
     recipe = parse_recipe(WORLD, ["train.steps=7", "data.origin=my own", "model.norm_first=true", "model.preset=tiny"])
     assert (recipe.train.steps, recipe.data.origin, recipe.model.norm_first, recipe.model.width) == (7, "my own", True, 128)
 
 
-def test_the_digest_follows_the_settings_and_not_the_place_of_the_data():
+def test_recipe_digest_ignores_data_root():
     one = build_recipe({"data": {"root": "a", "train": ["x", "y"], "held_out": 3}})
     assert one.digest() == build_recipe({"data": {"root": "b", "train": ["x", "y"], "held_out": 3}}).digest()
     assert one.digest() != build_recipe({"data": {"root": "a", "train": ["x", "y"], "held_out": 4}}).digest()
 
 
-def test_settings_are_frozen():
+def test_recipe_settings_are_frozen():
     with pytest.raises(ValueError):
         parse_recipe(WORLD).train.steps = 3
 
@@ -100,18 +100,18 @@ NAMES = st.sampled_from([*Recipe.model_fields, "kind", "x"])
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     )
 )
-def test_whatever_is_in_a_recipe_is_accepted_or_a_mistake_in_one_line(settings):
+def test_arbitrary_recipe_is_accepted_or_a_one_line_user_error(settings):
     try:
         build_recipe(settings if isinstance(settings, dict) else {"data": settings})
-    except UserError as mistake:
-        assert "\n" not in str(mistake)
+    except UserError as error:
+        assert "\n" not in str(error)
 
 
-def test_a_missing_recipe_and_a_folder_are_mistakes(tmp_path):
-    for path, said in [(tmp_path / "no.toml", "no recipe at"), (tmp_path, "is a folder")]:
-        with pytest.raises(UserError, match=said):
+def test_missing_recipe_and_folder_are_refused(tmp_path):
+    for path, message in [(tmp_path / "no.toml", "no recipe at"), (tmp_path, "is a folder")]:
+        with pytest.raises(UserError, match=message):
             read_recipe(path)
 
 
-def test_toml_written_is_toml():
+def test_recipe_to_toml_is_valid_toml():
     assert tomllib.loads(parse_recipe(WORLD).to_toml())["data"]["world"]["level"] == 1

@@ -290,12 +290,12 @@ def test_folders_load_before_they_are_corrupted(good):
 
 @pytest.mark.parametrize("examples", [6, pytest.param(1000, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_any_corruption_gives_a_run_or_one_line(good, tmp_path, spoilt, file, examples):
+def test_any_corruption_gives_a_run_or_one_line(good, tmp_path, corrupted_bytes, file, examples):
     folder = tmp_path / "folder"
     shutil.copytree(good["bert"], folder)
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
-    @given(data=spoilt((folder / file).read_bytes()))
+    @given(data=corrupted_bytes((folder / file).read_bytes()))
     def law(data):
         (folder / file).write_bytes(data)
         try:

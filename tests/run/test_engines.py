@@ -1,4 +1,4 @@
-"""Whose program translates, and in which precision: what is chosen is announced, measured once, and never worse unsaid."""
+"""Engines (regard, CTranslate2) and precisions (fp32, bf16, int8): choice, measurement, cache and messages."""
 
 import json
 import shutil
@@ -30,24 +30,26 @@ def installed():
 SOURCES = ["the dog sees the cat .", "", "the old man gives the woman a book ."]
 
 
-def test_ctranslate2_in_fp32_says_what_we_say(run, installed, capsys):
-    """Where nothing is cut at the limit; it is converted once, and named by every result."""
-    ours = run.translate(SOURCES, beam=1, length_penalty=0.0)
+def test_ctranslate2_in_fp32_equals_regard(run, installed, capsys):
+    """The model is converted once, and every result names its engine."""
+    regard_outputs = run.translate(SOURCES, beam=1, length_penalty=0.0)
     use_engine(run, "ctranslate2", "fp32")
-    theirs = run.translate(SOURCES, beam=1, length_penalty=0.0)
-    assert [best[0].text for best in theirs] == [best[0].text for best in ours] and theirs[1][0].text == ""
-    for (one,), (other,) in zip(ours, theirs):
-        assert one.score == pytest.approx(other.score, rel=0.01)  # at its limit we count the end mark too
+    ctranslate2_outputs = run.translate(SOURCES, beam=1, length_penalty=0.0)
+    assert [best[0].text for best in ctranslate2_outputs] == [best[0].text for best in regard_outputs] and ctranslate2_outputs[1][
+        0
+    ].text == ""
+    for (one,), (other,) in zip(regard_outputs, ctranslate2_outputs):
+        assert one.score == pytest.approx(other.score, rel=0.01)  # at max_tokens, regard also counts the end token
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
     written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
     again = regard.load(run.folder, device="cpu")
     use_engine(again, "ctranslate2", "fp32")
     assert (run.folder / FOLDER / "model.bin").stat().st_mtime_ns == written
-    told = capsys.readouterr().err
-    assert "engine: ctranslate2-" in told and "BLEU" in told and told.count("measuring") == 1
+    stderr = capsys.readouterr().err
+    assert "engine: ctranslate2-" in stderr and "BLEU" in stderr and stderr.count("measuring") == 1
 
 
-def test_hypotheses_are_ranked_by_our_penalty_and_drawn_ones_are_ours(run, installed):
+def test_ctranslate2_hypotheses_use_our_length_penalty_and_sampling_uses_regard(run, installed):
     use_engine(run, "ctranslate2", "fp32")
     for best in run.translate(SOURCES[:1], beam=3, length_penalty=0.6, number=3):
         assert [found.score for found in best] == sorted((found.score for found in best), reverse=True)
@@ -59,7 +61,7 @@ def test_hypotheses_are_ranked_by_our_penalty_and_drawn_ones_are_ours(run, insta
     assert run.translate(SOURCES[:1], temperature=1.0, seed=3) == drawn
 
 
-def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkeypatch):
+def test_engine_auto_uses_ctranslate2_only_if_faster_and_equally_good(run, installed, capsys, monkeypatch):
     found = {"bleu": 20.0, "exact": 20.2, "sentences": 9, "times": 2.0}
     monkeypatch.setattr(engines, "measure_cost", lambda run, name: found)
     use_engine(run, "auto")
@@ -74,7 +76,7 @@ def test_auto_takes_it_only_where_nothing_is_lost(run, installed, capsys, monkey
     assert run._engine is None and "is slower here" in " ".join(capsys.readouterr().err.split())
 
 
-def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
+def test_engine_auto_falls_back_to_regard_if_ctranslate2_is_not_installed(run, capsys, monkeypatch):
     monkeypatch.setattr(ct2, "is_ctranslate2_installed", lambda: False)
     use_engine(run, "auto")
     assert (
@@ -90,19 +92,21 @@ def test_auto_without_it_says_why_and_goes_on(run, capsys, monkeypatch):
         use_engine(run, precision="int4")
 
 
-def test_eight_bits_cost_little_and_it_is_said(run, capsys):
+def test_int8_precision_reports_its_small_bleu_cost(run, capsys):
     exact = run._perplexity(run.data.valid).score
     use_engine(run, precision="int8")
-    told = " ".join(capsys.readouterr().err.split())
-    assert "precision: int8" in told and "validation sentences" in told
-    kept = next(iter(json.loads((run.folder / FILE).read_text()).values()))
-    assert abs(kept["bleu"] - kept["exact"]) < 3 and kept["sentences"] > 0  # a model of 60 steps: every word counts
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "precision: int8" in stderr and "validation sentences" in stderr
+    measured = next(iter(json.loads((run.folder / FILE).read_text()).values()))
+    assert (
+        abs(measured["bleu"] - measured["exact"]) < 3 and measured["sentences"] > 0
+    )  # loose bound: the model has 60 steps of training
     assert run._perplexity(run.data.valid).score == pytest.approx(exact, rel=0.02)
     assert "|precision:int8|" in evaluate(run, save=False)[0].scores["bleu"].signature
     assert run._trained_model is not run.model and run._precision == "int8"
 
 
-def test_what_is_measured_is_measured_again_after_more_training(run, capsys):
+def test_engine_measurement_is_cached_until_the_weights_change(run, capsys):
     use_engine(run, precision="bf16")
     use_engine(regard.load(run.folder, device="cpu"), precision="bf16")
     assert capsys.readouterr().err.count("measuring") == 1
@@ -111,16 +115,16 @@ def test_what_is_measured_is_measured_again_after_more_training(run, capsys):
     assert capsys.readouterr().err.count("measuring") == 1
 
 
-def test_the_commands(run, installed, capsys):
-    def ask(*words):
+def test_engine_and_precision_options_of_translate_and_evaluate(run, installed, capsys):
+    def run_cli(*words):
         return CliRunner().invoke(app, [str(word) for word in words])
 
-    found = ask("translate", run.folder, "the dog sleeps .", "--engine", "ctranslate2", "--json")
+    found = run_cli("translate", run.folder, "the dog sleeps .", "--engine", "ctranslate2", "--json")
     assert found.exit_code == 0 and json.loads(found.stdout.splitlines()[-1])["engine"].startswith("ctranslate2-")
-    assert ask("translate", run.folder, "the dog sleeps .", "--precision", "int8").exit_code == 0
-    found = ask("evaluate", run.folder, "--engine", "ctranslate2", "--json")
+    assert run_cli("translate", run.folder, "the dog sleeps .", "--precision", "int8").exit_code == 0
+    found = run_cli("evaluate", run.folder, "--engine", "ctranslate2", "--json")
     assert isinstance(found.exception, UserError) and "our own engine only" in str(found.exception)
-    assert ask("evaluate", run.folder, "--engine", "auto", "--precision", "fp32").exit_code == 0
+    assert run_cli("evaluate", run.folder, "--engine", "auto", "--precision", "fp32").exit_code == 0
     scores = json.loads((run.folder / "scores.json").read_text())
     assert any("engine:" in metric["signature"] for metric in scores["test"].values())
     assert torch.get_num_threads() == 1

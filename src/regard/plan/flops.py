@@ -12,8 +12,8 @@ The work is that of the matrix products in multiply–accumulate operations (FLO
 
 As usual, elementwise work is left out: softmax, norms, biases, activations, dropout, embedding look-ups, the optimiser.
 
-`torch.utils.flop_counter` gives the same totals wherever it applies (tests/plan/test_plan.py and test_tasks.py compare them
-exactly), but does not replace this count: a forward pass on the meta device fails for models that pack sequences (LSTM
+`torch.utils.flop_counter` gives the same totals wherever it applies (tests/plan/test_plan.py and test_plan_of_tasks.py compare
+them exactly), but does not replace this count: a forward pass on the meta device fails for models that pack sequences (LSTM
 encoders), it does not see the matrix–vector products of additive attention or fused LSTM kernels, and it reports per module,
 not scores and mixing separately. A Universal Transformer's block is counted once, not once per step.
 """

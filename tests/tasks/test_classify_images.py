@@ -1,4 +1,4 @@
-"""A tiny Vision Transformer from pictures in a folder to labels on the command line; and all that a run owes."""
+"""Image classification with a small Vision Transformer: training, resuming, scoring, embedding and the command line."""
 
 import copy
 import json
@@ -49,59 +49,59 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Where the bright patch is says the label: a bag of patches would not know."""
-    folder, chance = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
+def image_folder(tmp_path_factory):
+    """Write images whose label is the position of a bright patch, which a bag of patches cannot tell."""
+    folder, rng = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
     for name, number in (("train", 40), ("valid", 12)):
         for label, rows in (("above", slice(0, 6)), ("below", slice(6, 12))):
             (folder / name / label).mkdir(parents=True)
             for i in range(number):
-                pixels = chance.integers(0, 90, (12, 12, 3))
-                pixels[rows, chance.integers(0, 8) :][:, :4] += 150
+                pixels = rng.integers(0, 90, (12, 12, 3))
+                pixels[rows, rng.integers(0, 8) :][:, :4] += 150
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / name / label / f"{i}.png")
     return folder
 
 
-def settings(pictures, **changes):
-    made = copy.deepcopy(SETTINGS)
-    made["data"]["root"] = str(pictures)
+def settings(image_folder, **changes):
+    config = copy.deepcopy(SETTINGS)
+    config["data"]["root"] = str(image_folder)
     for part, values in changes.items():
-        made[part] = {**made[part], **values}
-    return made
+        config[part] = {**config[part], **values}
+    return config
 
 
 @pytest.fixture(scope="module")
-def run(pictures, tmp_path_factory):
-    made = train(settings(pictures), tmp_path_factory.mktemp("runs") / "vit", device="cpu")
-    evaluate(made)
-    return made
+def run(image_folder, tmp_path_factory):
+    trained = train(settings(image_folder), tmp_path_factory.mktemp("runs") / "vit", device="cpu")
+    evaluate(trained)
+    return trained
 
 
 @pytest.fixture
-def files(pictures):
-    return [str(pictures / "valid" / label / f"{i}.png") for label in ("above", "below") for i in range(4)]
+def image_files(image_folder):
+    return [str(image_folder / "valid" / label / f"{i}.png") for label in ("above", "below") for i in range(4)]
 
 
-def said(*words, stdin=None):
+def run_cli(*words, stdin=None):
     return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
 
 
-def test_it_learns_where_something_is(run):
+def test_vit_learns_the_position_of_a_patch(run):
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
     assert scores["accuracy"]["low"] > 65 and "recipe:" in scores["accuracy"]["signature"]
 
 
-def test_a_trivial_set_is_learned_in_a_moment(pictures, tmp_path):
+def test_vit_with_mean_pooling_reaches_full_accuracy(image_folder, tmp_path):
     short = {"steps": 40, "evaluate_every": 40, "augment": {}, "regularize": {"dropout": 0.0}}
     run = train(
-        settings(pictures, train=short, model={"layers": 1, "pool": "mean", "positions": {"kind": "sinusoidal"}}),
+        settings(image_folder, train=short, model={"layers": 1, "pool": "mean", "positions": {"kind": "sinusoidal"}}),
         tmp_path / "run",
         device="cpu",
     )
     assert evaluate(run)[0].scores["accuracy"].score == 100
 
 
-def test_going_on_from_any_checkpoint_gives_the_same_bits(run, tmp_path):
+def test_resumed_vit_equals_uninterrupted_training_bit_for_bit(run, tmp_path):
     whole = read_weights(run.folder / "checkpoints" / "step-00000060" / "model.safetensors")
     for stop in (10, 40):
         again = tmp_path / str(stop)
@@ -115,7 +115,7 @@ def test_going_on_from_any_checkpoint_gives_the_same_bits(run, tmp_path):
         assert all(torch.equal(found[name], whole[name]) for name in whole)
 
 
-def test_what_is_measured_is_not_augmented(run, monkeypatch):
+def test_validation_and_evaluation_do_not_augment(run, monkeypatch):
     rows = run._encode(run.data.valid)
     trained = run._encode(run.data.valid, training=True)
     assert rows.augment is None and trained.augment == AugmentSettings.model_validate(AUGMENT)
@@ -126,48 +126,50 @@ def test_what_is_measured_is_not_augmented(run, monkeypatch):
         trained.batch(np.arange(3), 1, 0)
 
 
-def test_validation_says_what_scoring_says(run):
+def test_validation_accuracy_and_loss_equal_evaluation(run):
     found, score = (
         run._validate(run.data.valid, run._encode(run.data.valid)),
         run._score("valid", run.data.valid).scores["accuracy"],
     )
     assert found["valid_accuracy"] == pytest.approx(score.score)
-    judged = run.classify([str(picture.path) for picture in run.data.valid.images])
+    predictions = run.classify([str(image.path) for image in run.data.valid.images])
     losses = [
         -np.log(next(one.probability for one in given if one.label == label))
-        for given, label in zip(judged, run.data.valid.label)
+        for given, label in zip(predictions, run.data.valid.label)
     ]
     assert found["valid_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
-def test_loaded_is_what_was_saved_and_company_changes_nothing(run, files):
+def test_loaded_run_and_batched_images_classify_alike(run, image_files):
     again = regard.load(run.folder, device="cpu")
-    assert again.classify(files) == run.classify(files)
-    for file, together in zip(files, run.classify(files)):
+    assert again.classify(image_files) == run.classify(image_files)
+    for file, together in zip(image_files, run.classify(image_files)):
         (alone,) = run.classify([file])
         assert [one.label for one in alone] == [one.label for one in together]
         assert alone[0].probability == pytest.approx(together[0].probability, abs=1e-5)
         assert sum(one.probability for one in together) == pytest.approx(1, abs=1e-5)
     assert run.classify([]) == [] and run.embed([]) == []
-    image = Image.open(files[0])
-    assert run.classify([image, np.asarray(image)]) == run.classify(files[:1] * 2)
+    image = Image.open(image_files[0])
+    assert run.classify([image, np.asarray(image)]) == run.classify(image_files[:1] * 2)
 
 
-def test_many_pictures_are_decoded_by_workers_in_order(run, files):
-    many = [files[i % len(files)] for i in range(150)]
+def test_image_decoding_workers_keep_the_order(run, image_files):
+    many = [image_files[i % len(image_files)] for i in range(150)]
     found = [one[0].label for one in run.classify(many)]
-    assert found == [one[0].label for one in run.classify(files)] * 18 + found[144:]
+    assert found == [one[0].label for one in run.classify(image_files)] * 18 + found[144:]
 
 
-def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
-    lines = said("classify", run.folder, *files)
-    assert [line.split("\t")[0] for line in lines] == [one[0].label for one in run.classify(files)]
-    found = json.loads(said("classify", run.folder, "--json", stdin=files[0] + "\n")[0])
+def test_classify_embed_and_evaluate_commands_on_images(run, image_files, image_folder):
+    lines = run_cli("classify", run.folder, *image_files)
+    assert [line.split("\t")[0] for line in lines] == [one[0].label for one in run.classify(image_files)]
+    found = json.loads(run_cli("classify", run.folder, "--json", stdin=image_files[0] + "\n")[0])
     assert set(found) == {"label", "probability"} and found["label"] == "above"
-    mean, first = (json.loads(said("embed", run.folder, files[0], "--json", *more)[0]) for more in ([], ["--pool", "cls"]))
-    assert mean["text"] == files[0] and len(mean["vector"]) == 32 and mean["vector"] != first["vector"]
-    assert json.loads(said("evaluate", run.folder, "--json")[0])["metric"] == "accuracy"
-    assert "images of 12 × 12 pixels, 10 positions" in "\n".join(said("plan", run.folder))
+    mean, first = (
+        json.loads(run_cli("embed", run.folder, image_files[0], "--json", *more)[0]) for more in ([], ["--pool", "cls"])
+    )
+    assert mean["text"] == image_files[0] and len(mean["vector"]) == 32 and mean["vector"] != first["vector"]
+    assert json.loads(run_cli("evaluate", run.folder, "--json")[0])["metric"] == "accuracy"
+    assert "images of 12 × 12 pixels, 10 positions" in "\n".join(run_cli("plan", run.folder))
 
 
 @pytest.mark.parametrize(
@@ -182,29 +184,31 @@ def test_the_command_line_speaks_the_promised_forms(run, files, pictures):
         (["translate", "{file}"], "it cannot translate"),
     ],
 )
-def test_a_run_says_what_it_cannot_do(run, files, pictures, tmp_path, words, message):
+def test_commands_refuse_invalid_images_and_unsupported_tasks(run, image_files, image_folder, tmp_path, words, message):
     (tmp_path / "text.png").write_text("a text")
-    verb, *rest = (word.format(set=tmp_path, file=files[0]) for word in words)
+    verb, *rest = (word.format(set=tmp_path, file=image_files[0]) for word in words)
     with pytest.raises(UserError, match=message):
-        said(verb, run.folder, *rest)
+        run_cli(verb, run.folder, *rest)
 
 
-def test_without_a_class_token_there_is_none_to_ask(pictures, tmp_path, files):
+def test_embed_with_cls_pooling_needs_a_class_token(image_folder, tmp_path, image_files):
     short = {"steps": 1, "evaluate_every": 1}
-    run = train(settings(pictures, train=short, model={"pool": "mean"}), tmp_path / "run", device="cpu")
-    assert run.embed(files[:1])[0].vectors.shape == (1, 32)
+    run = train(settings(image_folder, train=short, model={"pool": "mean"}), tmp_path / "run", device="cpu")
+    assert run.embed(image_files[:1])[0].vectors.shape == (1, 32)
     with pytest.raises(UserError, match="reads images without a class token; use --pool mean"):
-        run.embed(files[:1], pool="cls")
+        run.embed(image_files[:1], pool="cls")
 
 
-def test_layers_of_embed_are_the_models(run, files):
-    layers = run.model.hidden_states(run._images.rows(files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
+def test_embed_layer_equals_model_hidden_states(run, image_files):
+    layers = run.model.hidden_states(run._images.rows(image_files[:1]).batch(np.arange(1), 0, 0).inputs["pixels"])
     assert len(layers) == 3
     for number, states in enumerate(layers):
-        np.testing.assert_allclose(run.embed(files[:1], layer=number)[0].vectors[0], states[0, 1:].mean(0).detach(), atol=1e-6)
+        np.testing.assert_allclose(
+            run.embed(image_files[:1], layer=number)[0].vectors[0], states[0, 1:].mean(0).detach(), atol=1e-6
+        )
 
 
-def test_the_card_and_the_folder_say_what_it_is(run):
+def test_image_classifier_card_config_and_labels(run):
     page, config = card(run), json.loads((run.folder / "config.json").read_text())
     assert "Labels of images" in page and "regard classify" in page and "Recognising or judging people" in page
     assert "| mine | accuracy |" in page and "vit, 2 layers of 32" in page
@@ -213,36 +217,36 @@ def test_the_card_and_the_folder_say_what_it_is(run):
     assert json.loads((run.folder / "labels.json").read_text()) == ["above", "below"]
 
 
-def test_a_run_reads_pictures_of_another_size_when_it_is_told_to(run, files):
+def test_resize_changes_the_input_image_size(run, image_files):
     again = regard.load(run.folder, device="cpu")
     again.resize((24, 16))
-    assert again._max_positions == 1 + 6 * 4 and len(again.classify(files)) == len(files)
+    assert again._max_positions == 1 + 6 * 4 and len(again.classify(image_files)) == len(image_files)
     with pytest.raises(UserError, match="smaller than a patch"):
         again.resize((2, 2))
 
 
-def test_fine_tuning_at_a_higher_resolution_begins_from_interpolated_positions(run, pictures, tmp_path, files):
-    begin = {
+def test_fine_tuning_at_higher_resolution_interpolates_position_embeddings(run, image_folder, tmp_path, image_files):
+    train_settings = {
         "steps": 1,
         "evaluate_every": 1,
         "optimizer": {"learning_rate": 1e-9},
         "schedule": {"warmup_steps": 0},
         "init_from": {"run": str(run.folder)},
     }
-    larger = train(settings(pictures, data={"size": 24}, train=begin), tmp_path / "run", device="cpu")
+    larger = train(settings(image_folder, data={"size": 24}, train=train_settings), tmp_path / "run", device="cpu")
     again = regard.load(run.folder, device="cpu")
     again.resize((24, 24))
-    for one, other in zip(larger.embed(files), again.embed(files)):
+    for one, other in zip(larger.embed(image_files), again.embed(image_files)):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
-def test_runs_that_read_pictures_are_compared(run):
+def test_compare_runs_of_image_classifiers(run):
     (rows,) = compare_runs([run, run]).values()
     assert rows[1]["p_value"] == 1.0
 
 
-def test_a_label_that_was_never_learned_is_named(run, pictures, tmp_path):
-    shutil.copytree(pictures, tmp_path / "set")
+def test_unknown_label_in_validation_images_is_refused(run, image_folder, tmp_path):
+    shutil.copytree(image_folder, tmp_path / "set")
     (tmp_path / "set" / "valid" / "above").rename(tmp_path / "set" / "valid" / "beside")
     with pytest.raises(
         UserError, match=r"beside/0.png has the label 'beside', which is not in the training data \(above, below\)"
@@ -250,8 +254,8 @@ def test_a_label_that_was_never_learned_is_named(run, pictures, tmp_path):
         train(settings(tmp_path / "set"), tmp_path / "run", device="cpu")
 
 
-def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path):
-    shutil.copytree(pictures, tmp_path / "set")
+def test_damaged_image_is_refused_before_training(image_folder, tmp_path):
+    shutil.copytree(image_folder, tmp_path / "set")
     data = (tmp_path / "set" / "train" / "below" / "7.png").read_bytes()
     (tmp_path / "set" / "train" / "below" / "7.png").write_bytes(data[: len(data) // 2])
     with pytest.raises(UserError, match=r"train/below/7.png is damaged"):
@@ -259,8 +263,8 @@ def test_a_broken_picture_ends_the_training_before_it_begins(pictures, tmp_path)
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_starter_recipe_trains(pictures, tmp_path, inside):
-    lines = said("new", "classify", "--images", pictures if inside else pictures / "train")
+def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside):
+    lines = run_cli("new", "classify", "--images", image_folder if inside else image_folder / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     recipe = read_recipe(tmp_path / "mine.toml")
     assert recipe.data.size == 32 and (recipe.data.valid == ["valid"]) == inside and bool(recipe.data.held_out) != inside
@@ -269,11 +273,11 @@ def test_a_starter_recipe_trains(pictures, tmp_path, inside):
     assert train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu").labels == ["above", "below"]
 
 
-def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
+def test_starter_recipe_refuses_images_for_other_tasks(image_folder, tmp_path):
     with pytest.raises(UserError, match="--images is for the task classify, not 'translate'"):
-        said("new", "translate", "--images", pictures)
+        run_cli("new", "translate", "--images", image_folder)
     with pytest.raises(UserError, match="is not a folder"):
-        said("new", "classify", "--images", tmp_path / "nothing")
+        run_cli("new", "classify", "--images", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -297,13 +301,13 @@ def test_a_starter_recipe_says_what_it_cannot_be(pictures, tmp_path):
         ({"train": {"regularize": {"bpe_dropout": 0.1}}}, "bpe_dropout needs tokens.kind = 'bpe', not 'none'"),
     ],
 )
-def test_mistakes_in_a_recipe_are_one_line(pictures, changes, message):
+def test_invalid_image_settings_are_refused_in_one_line(image_folder, changes, message):
     with pytest.raises(UserError, match=message) as caught:
-        build_recipe(settings(pictures, **changes))
+        build_recipe(settings(image_folder, **changes))
     assert "\n" not in str(caught.value)
 
 
-def test_rows_are_pictures_and_batches_hold_so_many(run):
+def test_image_batches_respect_images_per_batch(run):
     from regard.batches.batches import Batches
 
     rows = run._encode(run.data.valid)

@@ -1,4 +1,4 @@
-"""A run that answers questions: trained on composed letters and odd white space, scored, loaded again, used by command."""
+"""Question answering: training on decomposed letters and unusual white space, scoring, loading and the command line."""
 
 import json
 import random
@@ -46,31 +46,31 @@ TRAIN = {
 
 
 def example(number):
-    """Who, where, what or when? One word of each kind stands among others."""
-    chance = random.Random(number)
-    words = {kind: chance.choice(choices) for kind, choices in KINDS.items()}
-    chosen = [*words.values(), *chance.choices(OTHERS, k=10)]
-    chance.shuffle(chosen)
+    """Return a question of one kind and a context that holds one word of every kind among other words."""
+    rng = random.Random(number)
+    words = {kind: rng.choice(choices) for kind, choices in KINDS.items()}
+    chosen = [*words.values(), *rng.choices(OTHERS, k=10)]
+    rng.shuffle(chosen)
     starts, context = {}, ""
     for word in chosen:
-        starts[word], context = len(context), context + word + chance.choice(SPACES)
-    kind = chance.choice(list(KINDS))
+        starts[word], context = len(context), context + word + rng.choice(SPACES)
+    kind = rng.choice(list(KINDS))
     return {"question": kind, "context": context, "answers": [{"text": words[kind], "start": starts[words[kind]]}]}
 
 
 def settings(root, **changes):
-    made = {
+    config = {
         "task": "answer",
         "data": {"root": str(root), "train": ["train.jsonl"], "valid": ["valid.jsonl"]},
         "tokens": {"size": 100},
         "model": STACK,
         "train": TRAIN,
     }
-    return {name: {**part, **changes.get(name, {})} if isinstance(part, dict) else part for name, part in made.items()}
+    return {name: {**part, **changes.get(name, {})} if isinstance(part, dict) else part for name, part in config.items()}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def question_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("questions")
     for name, numbers in (("train", range(1500)), ("valid", range(2000, 2080))):
         (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(example(number)) for number in numbers), encoding="utf-8")
@@ -78,37 +78,37 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(files, tmp_path_factory):
-    made = train(settings(files), tmp_path_factory.mktemp("answer") / "run", device="cpu")
-    evaluate(made)
-    return made
+def run(question_folder, tmp_path_factory):
+    trained = train(settings(question_folder), tmp_path_factory.mktemp("answer") / "run", device="cpu")
+    evaluate(trained)
+    return trained
 
 
 @pytest.fixture(scope="module")
-def asked(run):
+def valid_questions(run):
     valid = run.data.valid
     return valid.question, valid.context, [gold for (gold,) in valid.answer_texts()]
 
 
-def said(*words, stdin=None):
+def run_cli(*words, stdin=None):
     result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
     return result.stdout.splitlines()
 
 
-def test_it_answers_and_its_places_are_exact(run, asked):
-    questions, contexts, golds = asked
+def test_answers_are_correct_and_their_spans_index_the_context(run, valid_questions):
+    questions, contexts, golds = valid_questions
     scores = json.loads((run.folder / "scores.json").read_text())["valid"]
     assert scores["exact_match"]["low"] > 80 and scores["f1"]["low"] > 80 and "norm:squad" in scores["f1"]["signature"]
     found = run.answers(questions, contexts)
     exact = [best.text == gold for (best,), gold in zip(found, golds)]
-    assert np.mean(exact) > 0.85, "character for character, not only as SQuAD reads them"
+    assert np.mean(exact) > 0.85, "exact characters, without SQuAD normalization"
     for (best,), context in zip(found, contexts):
         assert context[best.start : best.end] == best.text and 0 < best.probability <= 1
     assert (run.folder / "outputs" / "valid.txt").read_text(encoding="utf-8").splitlines() == [best.text for (best,) in found]
 
 
-def test_company_and_the_order_of_questions_change_nothing(run, asked):
-    questions, contexts, _ = (part[:12] for part in asked)
+def test_batched_answers_equal_one_by_one_in_any_order(run, valid_questions):
+    questions, contexts, _ = (part[:12] for part in valid_questions)
     together = run.answers(questions, contexts, top=3)
     for question, context, best in zip(questions, contexts, together):
         alone = run.answers([question], [context], top=3)[0]
@@ -118,9 +118,9 @@ def test_company_and_the_order_of_questions_change_nothing(run, asked):
     assert [one[0].text for one in run.answers(questions[::-1], contexts[::-1])] == [best[0].text for best in together[::-1]]
 
 
-def test_in_windows_it_finds_what_it_finds_in_one(run, asked):
-    """The same weights with room for a whole context; and contexts ten times as long as any that was trained on."""
-    questions, contexts, _ = asked
+def test_answers_from_sliding_windows_equal_answers_from_one_window(run, valid_questions):
+    """Compare with a larger max_length, and test contexts ten times as long as in training."""
+    questions, contexts, _ = valid_questions
     rows = run._encode(run.data.valid)
     assert len(rows) > 2 * len(questions) and rows.lengths(0, 0)[0].max() == 16
     wide = regard.load(run.folder, device="cpu")
@@ -133,8 +133,8 @@ def test_in_windows_it_finds_what_it_finds_in_one(run, asked):
     assert np.mean([a.text == b.text and a.start == b.start + len(before) for a, b in zip(late, cut)]) > 0.85
 
 
-def test_candidates_are_distinct_and_at_most_as_long_as_the_recipe_says(run, asked):
-    question, context = asked[0][0], asked[1][0]
+def test_candidate_answers_are_distinct_and_limited_by_max_answer_tokens(run, valid_questions):
+    question, context = valid_questions[0][0], valid_questions[1][0]
     found = run.answers([question], [context], top=500)[0]
     assert len({(one.start, one.end) for one in found}) == len(found) > 60
     assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
@@ -148,12 +148,12 @@ def test_candidates_are_distinct_and_at_most_as_long_as_the_recipe_says(run, ask
         object.__setattr__(run.recipe.answering, "max_answer_tokens", 30)
 
 
-def test_the_question_is_never_the_answer(run):
+def test_answers_are_never_spans_of_the_question(run):
     found = run.answers(["who? dog"], ["tea zoo"], top=100)[0]
     assert {one.text for one in found} <= {"tea zoo"[a:b] for a in range(7) for b in range(a + 1, 8)}
 
 
-def test_it_may_say_that_there_is_no_answer_where_it_is_allowed_to(run):
+def test_unanswerable_allows_an_empty_answer(run):
     with_none = run.answers(["who?"], ["tea so"], top=100, unanswerable=True)[0]
     assert [(one.start, one.end) for one in with_none if not one.text] == [(0, 0)]
     assert sum(one.probability for one in with_none) == pytest.approx(1) and run.answer("who?", "tea so").text
@@ -165,13 +165,13 @@ def test_it_may_say_that_there_is_no_answer_where_it_is_allowed_to(run):
         object.__setattr__(run.recipe.answering, "no_answer_threshold", 0.0)
 
 
-def test_the_command_line_speaks_the_promised_forms(run, asked):
-    lines = [f"{question}\t{' '.join(context.split())}" for question, context, _ in zip(*(part[:3] for part in asked))]
-    plain = said("answer", run.folder, stdin="\n".join(lines) + "\n")
-    assert plain == said("answer", run.folder, *lines) and len(plain) == 3
-    found = [json.loads(line) for line in said("answer", run.folder, *lines, "--json", "--top", 2)]
+def test_answer_command_output_and_errors(run, valid_questions):
+    lines = [f"{question}\t{' '.join(context.split())}" for question, context, _ in zip(*(part[:3] for part in valid_questions))]
+    plain = run_cli("answer", run.folder, stdin="\n".join(lines) + "\n")
+    assert plain == run_cli("answer", run.folder, *lines) and len(plain) == 3
+    found = [json.loads(line) for line in run_cli("answer", run.folder, *lines, "--json", "--top", 2)]
     assert len(found) == 6 and set(found[0]) == {"text", "start", "end", "probability"} and found[0]["text"] == plain[0]
-    tabbed = said("answer", run.folder, "--question", "wh\to?", "--context", "tea\tdog\nso", "--json")
+    tabbed = run_cli("answer", run.folder, "--question", "wh\to?", "--context", "tea\tdog\nso", "--json")
     assert json.loads(tabbed[0])["text"] in "tea\tdog\nso" and len(tabbed) == 1
     for words, message in [
         (["--question", "x"], "go together"),
@@ -181,16 +181,16 @@ def test_the_command_line_speaks_the_promised_forms(run, asked):
         (["\tb"], "line 1 has an empty question"),
     ]:
         with pytest.raises(UserError, match=message):
-            said("answer", run.folder, *words)
+            run_cli("answer", run.folder, *words)
     with pytest.raises(UserError, match=r"answers questions .task = 'answer'.; it cannot classify"):
-        said("classify", run.folder, "text")
+        run_cli("classify", run.folder, "text")
     with pytest.raises(UserError, match="2 questions but 1 contexts"):
         run.answers(["a", "b"], ["c"])
 
 
-def test_loaded_it_is_what_was_saved_and_its_card_says_what_it_is_for(run, asked):
+def test_loaded_run_answers_like_the_trained_run_and_has_a_card(run, valid_questions):
     again = regard.load(run.folder, device="cpu")
-    assert again.answers(*asked[:2], top=2) == run.answers(*asked[:2], top=2)
+    assert again.answers(*valid_questions[:2], top=2) == run.answers(*valid_questions[:2], top=2)
     text = card(run)
     assert "regard answer" in text and "| exact match |" in text and "| f1 |" in text and "max_answer_tokens" in text
     (rows,) = compare_runs_of(run, again)
@@ -202,8 +202,8 @@ def compare_runs_of(one, other):
     return compare_runs([one, other]).values()
 
 
-def test_one_begins_from_a_masked_run(files, tmp_path):
-    """Its encoder and its tokenizer, whose mask is one more mark."""
+def test_answer_run_initialized_from_a_masked_run(question_folder, tmp_path):
+    """Load the encoder and the tokenizer, which has an additional mask token."""
     text = [" ".join(example(number)["context"].split()) for number in range(200)]
     (tmp_path / "text.txt").write_text("\n".join(text), encoding="utf-8")
     short = {**TRAIN, "steps": 2, "evaluate_every": 2}
@@ -213,29 +213,29 @@ def test_one_begins_from_a_masked_run(files, tmp_path):
         tmp_path / "masked",
         device="cpu",
     )
-    begin = {"run": str(masked.folder), "modules": ["encoder."]}
-    still = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "init_from": begin}
-    made = train(settings(files, train=still), tmp_path / "run", device="cpu")
-    assert made.tokenizers[0].to_json() == masked.tokenizers[0].to_json()
-    for one, other in zip(made.embed(["dog zoo"], pool="words"), masked.embed(["dog zoo"], pool="words")):
+    init_from = {"run": str(masked.folder), "modules": ["encoder."]}
+    train_settings = {**short, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-9}, "init_from": init_from}
+    trained = train(settings(question_folder, train=train_settings), tmp_path / "run", device="cpu")
+    assert trained.tokenizers[0].to_json() == masked.tokenizers[0].to_json()
+    for one, other in zip(trained.embed(["dog zoo"], pool="words"), masked.embed(["dog zoo"], pool="words")):
         assert np.allclose(one.vectors, other.vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize("impossible", [False, True])
-def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
+def test_starter_recipe_of_a_squad_file_trains(tmp_path, impossible):
     paragraphs = []
     for i, row in enumerate(map(example, range(60))):
         gold = [{"text": answer["text"], "answer_start": answer["start"]} for answer in row["answers"]]
-        asked = {"id": str(i), "question": row["question"], "answers": [] if impossible and i % 3 == 0 else gold}
-        paragraphs.append({"context": row["context"], "qas": [asked]})
+        question = {"id": str(i), "question": row["question"], "answers": [] if impossible and i % 3 == 0 else gold}
+        paragraphs.append({"context": row["context"], "qas": [question]})
     (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    (tmp_path / "mine.toml").write_text("\n".join(said("new", "answer", "--data", tmp_path / "train.json")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "answer", "--data", tmp_path / "train.json")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
-    made = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
-    assert made.recipe.data.unanswerable == impossible and made.recipe.model.segments == 2
-    (result,) = evaluate(made)
+    trained = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
+    assert trained.recipe.data.unanswerable == impossible and trained.recipe.model.segments == 2
+    (result,) = evaluate(trained)
     assert set(result.scores) == {"exact_match", "f1"} and len(result.outputs) == len(result.examples)
-    notes = made._score("train", read_questions([tmp_path / "train.json"])).notes
+    notes = trained._score("train", read_questions([tmp_path / "train.json"])).notes
     assert any("; 20 without one, left unanswered" in note for note in notes) == impossible
 
 
@@ -250,7 +250,7 @@ def test_a_starter_recipe_of_squads_file_trains(tmp_path, impossible):
         ({"data": {"train": ["none.jsonl"]}}, r"none.jsonl:1 has no answer; set data.unanswerable = true"),
     ],
 )
-def test_what_does_not_fit_is_said_before_training(files, tmp_path, change, message):
-    (files / "none.jsonl").write_text(json.dumps({**example(1), "answers": []}))
+def test_invalid_answer_settings_are_refused_before_training(question_folder, tmp_path, change, message):
+    (question_folder / "none.jsonl").write_text(json.dumps({**example(1), "answers": []}))
     with pytest.raises(UserError, match=message):
-        train(settings(files, **change), tmp_path / "run", device="cpu")
+        train(settings(question_folder, **change), tmp_path / "run", device="cpu")

@@ -1,4 +1,4 @@
-"""Runs that learn from packed rows: as whole and as exact as any other."""
+"""Training with sequence packing: learning, bit-exact resuming and refused settings."""
 
 import copy
 import json
@@ -43,11 +43,11 @@ def settings(task, **changes):
     ],
     ids=["language", "masked"],
 )
-def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp_path):
-    wanted = settings(task, **more)
-    run = train(wanted, tmp_path / "run", device="cpu")
-    begun = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])
-    assert begun["padding_fraction"] < 0.05 and (begun["too_long"] > 0) == (task == "masked")
+def test_packed_training_learns_and_resumes_bit_for_bit(task, more, tmp_path):
+    config = settings(task, **more)
+    run = train(config, tmp_path / "run", device="cpu")
+    first_record = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])
+    assert first_record["padding_fraction"] < 0.05 and (first_record["too_long"] > 0) == (task == "masked")
     (result,) = evaluate(run)
     assert result.scores["perplexity"].high < run.tokenizers[0].size / 2
     whole = (run.folder / "model.safetensors").read_bytes()
@@ -82,11 +82,11 @@ def test_it_learns_resumes_to_the_bit_and_is_scored_line_by_line(task, more, tmp
         ("translate", {}, "no setting 'pack' in data"),
     ],
 )
-def test_what_cannot_be_packed_is_said(task, changes, message):
-    wanted = settings(task, **changes)
+def test_unsupported_packing_settings_are_refused(task, changes, message):
+    config = settings(task, **changes)
     if task in ("span-corruption", "translate") or changes.get("model", {}).get("kind") == "recurrent":
-        wanted["model"] = changes.get("model", {})
+        config["model"] = changes.get("model", {})
     if task == "translate":
-        wanted["data"]["too_long"] = "drop"
+        config["data"]["too_long"] = "drop"
     with pytest.raises(UserError, match=message):
-        build_recipe(wanted)
+        build_recipe(config)

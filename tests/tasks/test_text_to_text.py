@@ -1,4 +1,4 @@
-"""One model of several tasks, told apart by what stands before the text: learned, scored and asked task by task."""
+"""Text-to-text: one model of several tasks selected by a prefix, trained, scored and used per task."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ from regard.run.train import train
 from regard.tasks import build_recipe, parse_recipe
 
 WORDS = ["haus", "hund", "katze", "baum", "stein", "wald"]
-THEIRS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))
+TRANSLATIONS = dict(zip(WORDS, ["house", "dog", "cat", "tree", "stone", "wood"]))
 TRAIN = {
     "steps": 250,
     "tokens_per_batch": 1500,
@@ -34,7 +34,7 @@ TRAIN = {
 MODEL = {"preset": "tiny", "width": 48, "heads": 4, "feed_forward": 96, "norm_first": True, "max_length": 24}
 
 
-def tasks():
+def task_tables():
     return {
         "english": {"prefix": "say in English: ", "train": ["train.de", "train.en"], "valid": ["valid.de", "valid.en"]},
         "german": {"prefix": "say in German: ", "train": ["train.de", "train.en"], "held_out": 30, "reverse": True},
@@ -67,55 +67,55 @@ def tasks():
     }
 
 
-def write(folder):
-    """Words that change one by one; a mood that a word decides; long texts that begin with their gist; a number of two texts."""
-    chance = random.Random(1)
+def write_task_files(folder):
+    """Write word-by-word translations, labelled texts, long texts with their summary as beginning, and rated text pairs."""
+    rng = random.Random(1)
     for name, number in (("train", 400), ("valid", 30)):
-        texts = [[chance.choice(WORDS) for _ in range(chance.randint(1, 3))] for _ in range(number)]
+        texts = [[rng.choice(WORDS) for _ in range(rng.randint(1, 3))] for _ in range(number)]
         (folder / f"{name}.de").write_text("".join(" ".join(text) + "\n" for text in texts))
-        (folder / f"{name}.en").write_text("".join(" ".join(THEIRS[word] for word in text) + "\n" for text in texts))
-        rows = [f"{i % 2}\t{chance.choice(WORDS)} {('bad', 'good')[i % 2]} {chance.choice(WORDS)}\n" for i in range(number)]
+        (folder / f"{name}.en").write_text("".join(" ".join(TRANSLATIONS[word] for word in text) + "\n" for text in texts))
+        rows = [f"{i % 2}\t{rng.choice(WORDS)} {('bad', 'good')[i % 2]} {rng.choice(WORDS)}\n" for i in range(number)]
         (folder / ("mood.tsv" if name == "train" else "mood.valid.tsv")).write_text("label\tsentence\n" + "".join(rows))
-    gists = [[chance.choice(WORDS) for _ in range(2)] for _ in range(200)]
+    gists = [[rng.choice(WORDS) for _ in range(2)] for _ in range(200)]
     long = [{"text": " ".join(gist + ["und so"] * 30), "gist": " ".join(gist)} for gist in gists]
     (folder / "gist.jsonl").write_text("".join(json.dumps(row) + "\n" for row in long))
     (folder / "more").mkdir()
     (folder / "more" / "rate.tsv").write_text(
-        "".join(f"{i % 3 + 0.1 * (i % 2)}\t{'sehr ' * (i % 3)}gut\t{chance.choice(WORDS)}\n" for i in range(200))
+        "".join(f"{i % 3 + 0.1 * (i % 2)}\t{'sehr ' * (i % 3)}gut\t{rng.choice(WORDS)}\n" for i in range(200))
     )
 
 
-def recipe(folder, **changes):
-    wanted = {
+def task_settings(folder, **changes):
+    config = {
         "task": "text-to-text",
-        "data": {"root": str(folder), "tasks": tasks()},
+        "data": {"root": str(folder), "tasks": task_tables()},
         "tokens": {"kind": "words", "size": 200},
         "model": copy.deepcopy(MODEL),
         "train": copy.deepcopy(TRAIN),
         "decode": {"beam": 2},
     }
     for part, change in changes.items():
-        wanted[part] = {**wanted[part], **change}
-    return wanted
+        config[part] = {**config[part], **change}
+    return config
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def data_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    write(folder)
+    write_task_files(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def run(files, tmp_path_factory):
-    return train(recipe(files), tmp_path_factory.mktemp("run") / "run", device="cpu")
+def run(data_folder, tmp_path_factory):
+    return train(task_settings(data_folder), tmp_path_factory.mktemp("run") / "run", device="cpu")
 
 
-def said(*words, stdin=None):
+def run_cli(*words, stdin=None):
     return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
 
 
-def test_every_task_is_learned_and_scored_by_its_kind(run):
+def test_every_task_of_the_mixture_learns_and_has_scores_of_its_kind(run):
     results = {result.name: result.scores for result in evaluate(run)}
     assert set(results) == {"english/valid", "german/held_out", "mood/more", "gist/valid", "rate/valid"}
     assert results["english/valid"]["chrf"].score > 50 and results["german/held_out"]["chrf"].score > 50
@@ -126,53 +126,58 @@ def test_every_task_is_learned_and_scored_by_its_kind(run):
     assert (run.folder / "outputs" / "mood-more.txt").read_text().splitlines()[:2] == ["sad news", "glad news"]
 
 
-def test_validation_is_task_by_task_and_the_mean_chooses(run):
+def test_validation_logs_every_task_and_their_mean(run):
     record = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()][-1]
-    losses = [record[f"{name}/valid_loss"] for name in tasks()]
+    losses = [record[f"{name}/valid_loss"] for name in task_tables()]
     firsts = [
-        record[f"{name}/valid_{metric}"] for name, metric in zip(tasks(), ["bleu", "bleu", "accuracy", "rougel", "spearman"])
+        record[f"{name}/valid_{metric}"]
+        for name, metric in zip(task_tables(), ["bleu", "bleu", "accuracy", "rougel", "spearman"])
     ]
     assert record["valid_loss"] == pytest.approx(np.mean(losses)) and record["valid_mean"] == pytest.approx(np.mean(firsts))
 
 
-def test_the_prefix_decides_what_is_said(run):
+def test_prefix_or_task_option_selects_the_task(run):
     text = "hund katze"
-    one, other = (said("translate", run.folder, text, "--task", name)[0] for name in ("english", "mood"))
-    assert said("translate", run.folder, f"say in English: {text}", "mood: " + text, "") == [one, other, ""]
-    assert set(one.split()) <= set(THEIRS.values()) and other in ("sad news", "glad news")
-    lines = said("translate", run.folder, "--task", "english", stdin=f"{text}\n\nbaum\n")
+    one, other = (run_cli("translate", run.folder, text, "--task", name)[0] for name in ("english", "mood"))
+    assert run_cli("translate", run.folder, f"say in English: {text}", "mood: " + text, "") == [one, other, ""]
+    assert set(one.split()) <= set(TRANSLATIONS.values()) and other in ("sad news", "glad news")
+    lines = run_cli("translate", run.folder, "--task", "english", stdin=f"{text}\n\nbaum\n")
     assert lines[0] == one and lines[1] == "" and len(lines) == 3
-    assert float(said("translate", run.folder, "sehr gut\thund", "--task", "rate")[0]) in (0, 1, 2)
-    assert set(json.loads(said("translate", run.folder, text, "--task", "english", "--json")[0])) == {"text", "score"}
+    assert float(run_cli("translate", run.folder, "sehr gut\thund", "--task", "rate")[0]) in (0, 1, 2)
+    assert set(json.loads(run_cli("translate", run.folder, text, "--task", "english", "--json")[0])) == {"text", "score"}
 
 
-def test_a_text_of_any_length_has_a_gist(run):
+def test_summarise_truncates_a_long_input(run):
     assert run._best(run._prefixed(["wald stein " + "und so " * 500], "gist"))[0].text == "wald stein"
 
 
-def test_labels_have_the_probabilities_of_being_said(run):
+def test_label_probabilities_are_normalized_sequence_probabilities(run):
     texts = ["hund good baum", "stein bad wald", "good"]
-    judged = run.classify(texts, "mood")
-    assert [found[0].label for found in judged] == ["glad news", "sad news", "glad news"] and judged == run.classify(texts)
-    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found[0].label for found in judged]
+    predictions = run.classify(texts, "mood")
+    assert [found[0].label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(
+        texts
+    )
+    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found[0].label for found in predictions]
     (source,), (alone,) = run._ids(run._prefixed(texts[:1], "mood")), run.classify(texts[:1])
-    marks, log_p = run._special_tokens, {}
+    special_tokens, log_p = run._special_tokens, {}
     for label in run._labels["mood"]:
         ids = run.tokenizers[1].encode([label])[0]
         with torch.no_grad():
             logits = run.model(
-                torch.tensor([[*source, marks.eos]]), torch.tensor([len(source) + 1]), torch.tensor([[marks.bos, *ids]])
+                torch.tensor([[*source, special_tokens.eos]]),
+                torch.tensor([len(source) + 1]),
+                torch.tensor([[special_tokens.bos, *ids]]),
             )[0].log_softmax(-1)
-        log_p[label] = sum(float(logits[i, token]) for i, token in enumerate([*ids, marks.eos]))
+        log_p[label] = sum(float(logits[i, token]) for i, token in enumerate([*ids, special_tokens.eos]))
     total = sum(np.exp(value) for value in log_p.values())
-    for one, other in zip(alone, judged[0]):
+    for one, other in zip(alone, predictions[0]):
         assert one.probability == pytest.approx(np.exp(log_p[one.label]) / total, abs=1e-5)
-        assert (one.label, one.probability) == (other.label, pytest.approx(other.probability, abs=1e-5)), "as in company"
-    found = json.loads(said("classify", run.folder, texts[0], "--task", "mood", "--json")[0])
+        assert (one.label, one.probability) == (other.label, pytest.approx(other.probability, abs=1e-5)), "as in the batch"
+    found = json.loads(run_cli("classify", run.folder, texts[0], "--task", "mood", "--json")[0])
     assert found["label"] == "glad news" and 0.5 < found["probability"] <= 1
 
 
-def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
+def test_evaluate_scores_given_files_as_a_task(run, tmp_path):
     (tmp_path / "own.de").write_text("hund\nkatze baum\n")
     (tmp_path / "own.en").write_text("dog\ncat tree\n")
     given = {"source": tmp_path / "own.de", "reference": tmp_path / "own.en"}
@@ -196,18 +201,18 @@ def test_somebodys_files_are_scored_as_a_task(run, tmp_path):
         (["evaluate", "--task", "nose"], "--task nose"),
     ],
 )
-def test_what_it_cannot_do_is_said(run, words, message):
+def test_commands_refuse_unknown_tasks_and_unsupported_input(run, words, message):
     with pytest.raises(UserError, match=message):
-        said(words[0], run.folder, *words[1:])
+        run_cli(words[0], run.folder, *words[1:])
 
 
-def test_other_runs_have_one_task(tiny_run):
+def test_task_option_is_refused_by_single_task_runs(tiny_run):
     for verb in ("translate", "evaluate"):
         with pytest.raises(UserError, match=r"--task mood: .* translates, and has no other task; leave it out"):
-            said(verb, tiny_run.folder, *([] if verb == "evaluate" else ["a text"]), "--task", "mood")
+            run_cli(verb, tiny_run.folder, *([] if verb == "evaluate" else ["a text"]), "--task", "mood")
 
 
-def test_runs_are_compared_task_by_task(run):
+def test_compare_runs_per_task(run):
     found = compare_runs([run, run])
     assert {name: {row["metric"] for row in rows} for name, rows in found.items()} == {
         "english/valid": {"bleu", "chrf"},
@@ -219,12 +224,12 @@ def test_runs_are_compared_task_by_task(run):
     assert all(row["p_value"] in (None, 1.0) for rows in found.values() for row in rows)
 
 
-def test_the_card_and_the_picture_know_the_tasks(run, tmp_path):
+def test_card_and_show_command_of_a_task(run, tmp_path):
     from regard.run.card import card
 
     assert "| task mood | classify: `mood: …` |" in card(run) and "--task" in card(run)
-    lines = said("show", run.folder, "hund katze", "--task", "english", "--out", tmp_path / "a.svg")
-    assert lines == said("translate", run.folder, "hund katze", "--task", "english")
+    lines = run_cli("show", run.folder, "hund katze", "--task", "english", "--out", tmp_path / "a.svg")
+    assert lines == run_cli("translate", run.folder, "hund katze", "--task", "english")
     assert "English:" in (tmp_path / "a.svg").read_text()
 
 
@@ -237,13 +242,13 @@ def test_the_card_and_the_picture_know_the_tasks(run, tmp_path):
     ],
     ids=["transformer", "recurrent", "universal"],
 )
-def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
+def test_loaded_and_resumed_text_to_text_runs_equal_uninterrupted_bit_for_bit(data_folder, tmp_path, kind, more):
     short = {**TRAIN, "steps": 16, "evaluate_every": 8, "save_every": 8, "evaluate_sentences": 0, "regularize": {"dropout": 0.2}}
-    wanted = recipe(files, train=short)
+    config = task_settings(data_folder, train=short)
     if kind != "transformer":
-        wanted["model"] = {"kind": kind, "width": 16, "max_length": 24, **more}
-    whole = train(wanted, tmp_path / "whole", device="cpu")
-    part = train(wanted, tmp_path / "part", device="cpu")
+        config["model"] = {"kind": kind, "width": 16, "max_length": 24, **more}
+    whole = train(config, tmp_path / "whole", device="cpu")
+    part = train(config, tmp_path / "part", device="cpu")
     shutil.rmtree(part.folder / "checkpoints" / "step-00000016")
     again = train(part.folder, resume=True, device="cpu")
     assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
@@ -252,23 +257,23 @@ def test_loaded_and_resumed_is_the_same_to_the_bit(files, tmp_path, kind, more):
 
 
 WORLD = {"number": 300, "held_out": 30}
-OF_THE_WORLD = {
+WORLD_TASKS = {
     "german": {"prefix": "to German: ", "world": WORLD},
     "english": {"prefix": "to English: ", "world": WORLD, "reverse": True},
     "it": {"prefix": "it: ", "kind": "classify", "labels": {"m": "er", "f": "sie", "n": "es"}, "world": WORLD},
 }
 
 
-def test_worlds_have_tasks_too(tmp_path):
-    wanted = recipe(
+def test_tasks_of_the_bilingual_world(tmp_path):
+    config = task_settings(
         tmp_path,
-        data={"tasks": OF_THE_WORLD, "mixing": "equal"},
+        data={"tasks": WORLD_TASKS, "mixing": "equal"},
         tokens={"kind": "bpe", "size": 400},
         model={"max_length": 64},
         train={**TRAIN, "steps": 100, "evaluate_every": 100, "evaluate_sentences": 0},
         decode={"beam": 1, "max_tokens": 8},
     )
-    run = train(wanted, tmp_path / "run", device="cpu")
+    run = train(config, tmp_path / "run", device="cpu")
     assert isinstance(run.data.valid, TaskMixture) and list(run.data.tests) == ["german/test", "english/test", "it/test"]
     german, english, it = run.data.valid.parts.values()
     assert german.source[0].removeprefix("to German: ") == english.target[0]
@@ -280,9 +285,11 @@ def test_worlds_have_tasks_too(tmp_path):
     assert scores["it/test"]["perplexity"].high < 3 and "accuracy" in scores["it/test"]
 
 
-def test_algorithms_are_tasks_scored_exactly(tmp_path):
+def test_addition_world_as_a_task(tmp_path):
     world = {"kind": "addition", "number": 50, "held_out": 10, "longest": 2, "tests": [2, 3]}
-    data = build_recipe(recipe(tmp_path, data={"tasks": {"add": {"prefix": "add: ", "kind": "translate", "world": world}}})).data
+    data = build_recipe(
+        task_settings(tmp_path, data={"tasks": {"add": {"prefix": "add: ", "kind": "translate", "world": world}}})
+    ).data
     from regard.corpus.dataset import read_dataset
 
     assert list(read_dataset(data, train=False).tests) == ["add/length 2", "add/length 3"]
@@ -303,11 +310,11 @@ def test_algorithms_are_tasks_scored_exactly(tmp_path):
         ("gist", {"fields": ["text", "nose"]}, r"gist.jsonl:1 lacks a text field 'nose'"),
     ],
 )
-def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message):
-    wanted = recipe(files, tokens={"lowercase": True})
-    wanted["data"]["tasks"][name] |= change
+def test_errors_in_task_files_name_the_file_and_line(data_folder, tmp_path, name, change, message):
+    config = task_settings(data_folder, tokens={"lowercase": True})
+    config["data"]["tasks"][name] |= change
     with pytest.raises(UserError, match=message):
-        train(wanted, tmp_path / "run", device="cpu")
+        train(config, tmp_path / "run", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -334,32 +341,32 @@ def test_mistakes_in_the_files_are_named(files, tmp_path, name, change, message)
         (None, {"train": ["a"]}, "data.train: it belongs to a task; write it under .data.tasks.NAME."),
     ],
 )
-def test_mistakes_in_the_recipe_name_the_task_the_setting_and_the_cure(tmp_path, name, change, message):
-    wanted = recipe(tmp_path)
+def test_invalid_task_settings_name_the_task_and_setting(tmp_path, name, change, message):
+    config = task_settings(tmp_path)
     if name is None:
-        wanted["data"] |= change
+        config["data"] |= change
     else:
-        wanted["data"]["tasks"][name] = {**wanted["data"]["tasks"].get(name, {}), **change}
+        config["data"]["tasks"][name] = {**config["data"]["tasks"].get(name, {}), **change}
     with pytest.raises(UserError, match=message) as caught:
-        build_recipe(wanted)
+        build_recipe(config)
     assert "\n" not in str(caught.value)
 
 
-def test_the_recipe_in_the_documents_is_one():
+def test_recipe_in_the_text_to_text_documentation_is_valid():
     page = (Path(__file__).parents[2] / "docs" / "text-to-text.md").read_text(encoding="utf-8")
-    wanted = parse_recipe(page.split("```toml")[1].split("```")[0])
-    assert {task.kind for task in wanted.data.tasks.values()} == {"translate", "classify", "summarise", "regress"}
+    recipe = parse_recipe(page.split("```toml")[1].split("```")[0])
+    assert {task.kind for task in recipe.data.tasks.values()} == {"translate", "classify", "summarise", "regress"}
 
 
-def test_settings_written_are_settings_again(files):
-    wanted = build_recipe(recipe(files, data={"mixing": 2.5, "limit": 100}))
-    assert parse_recipe(wanted.to_toml()) == wanted and wanted.data.temperature == 2.5
-    assert wanted.data.tasks["gist"].too_long == "truncate" and wanted.data.tasks["english"].too_long == "error"
+def test_text_to_text_recipe_round_trips_through_toml(data_folder):
+    config = build_recipe(task_settings(data_folder, data={"mixing": 2.5, "limit": 100}))
+    assert parse_recipe(config.to_toml()) == config and config.data.temperature == 2.5
+    assert config.data.tasks["gist"].too_long == "truncate" and config.data.tasks["english"].too_long == "error"
 
 
-def test_a_starter_recipe_of_several_tasks_trains(files, tmp_path):
-    tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", files / name)]
-    lines = said("new", "text-to-text", "--source", files / "train.de", "--target", files / "train.en", *tables)
+def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
+    tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", data_folder / name)]
+    lines = run_cli("new", "text-to-text", "--source", data_folder / "train.de", "--target", data_folder / "train.en", *tables)
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     short = [
         "train.steps=2",
@@ -379,9 +386,9 @@ def test_a_starter_recipe_of_several_tasks_trains(files, tmp_path):
     }
     assert run.recipe.data.tasks["mood"].columns == ("sentence", "label") and run._labels["mood"] == ["0", "1"]
     for wrong, message in (
-        (["--data", files / "train.de"], "name your data"),
+        (["--data", data_folder / "train.de"], "name your data"),
         ([], "name your data"),
-        (["--data", files / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
+        (["--data", data_folder / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
     ):
         with pytest.raises(UserError, match=message):
-            said("new", "text-to-text", *wrong)
+            run_cli("new", "text-to-text", *wrong)

@@ -1,4 +1,4 @@
-"""Tiny systems of every task: trained, scored, loaded again, used from the command line."""
+"""Small runs of every text task: training, scoring, loading, embedding and the command line."""
 
 import copy
 import json
@@ -65,18 +65,18 @@ def settings(name, **changes):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    made = {name: train(settings(name), folder / name, device="cpu") for name in TASKS}
-    for run in made.values():
+    config = {name: train(settings(name), folder / name, device="cpu") for name in TASKS}
+    for run in config.values():
         evaluate(run)
-    return made
+    return config
 
 
-def said(*words, stdin=None):
+def run_cli(*words, stdin=None):
     result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
     return result.stdout.splitlines()
 
 
-def test_each_learns_more_than_guessing(runs):
+def test_every_text_task_learns(runs):
     scores = {name: evaluate(runs[name], save=False)[0].scores for name in TASKS if name != "classify"}
     assert scores["tag"]["accuracy"].low > 50
     assert scores["language"]["perplexity"].high < runs["language"].tokenizers[0].size / 8
@@ -87,8 +87,8 @@ def test_each_learns_more_than_guessing(runs):
     assert scores["span-corruption"]["perplexity"].high < runs["span-corruption"].tokenizers[0].size / 20
 
 
-def test_pairs_are_read_as_two_texts(tmp_path):
-    """The label says which of the two has the "yes": the words of both together are always the same."""
+def test_classifier_reads_text_pairs(tmp_path):
+    """The label is which of the two texts has the "yes", so that the bag of words of the pair tells nothing."""
     for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
         lines = [f"{i % 2}\t{i % 7} {'yes' if i % 2 else 'no'}\t{'no' if i % 2 else 'yes'} {i % 5}\n" for i in numbers]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
@@ -101,12 +101,12 @@ def test_pairs_are_read_as_two_texts(tmp_path):
         "text": 1,
         "text_pair": 2,
     }
-    wanted = settings("classify", data=data)
-    wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
-    run = train(wanted, tmp_path / "run", device="cpu")
+    config = settings("classify", data=data)
+    config["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
+    run = train(config, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["accuracy"].low > 90
     assert [found[0].label for found in run.classify(["3 yes\tno 1", "3 no\tyes 1"])] == ["1", "0"]
-    assert run.classify(["a " * 50 + "\tb"]), "cut where it is too long"
+    assert run.classify(["a " * 50 + "\tb"]), "truncated to max_length"
     with pytest.raises(UserError, match="line 2 has 1 texts; this run reads pairs, separated by a tab"):
         run.classify(["a\tb", "alone"])
     with pytest.raises(UserError, match=r"pairs are read by model\.kind = 'transformer'"):
@@ -114,24 +114,24 @@ def test_pairs_are_read_as_two_texts(tmp_path):
 
 
 @pytest.mark.parametrize("model", [{}, {**STACK, "segments": 2}], ids=["recurrent", "transformer"])
-def test_numbers_are_learned_and_said_on_their_own_scale(tmp_path, model):
+def test_regression_predicts_on_the_scale_of_the_data(tmp_path, model):
     for name, rows in (("train", range(300)), ("valid", range(300, 360))):
         lines = [f"{'very ' * (i % 5)}good film {i}\t{100 + 10 * (i % 5)}\n" for i in rows]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
     data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
     run = train(settings("regress", data=data, model=model), tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["spearman"].low > 90
-    low, high = (float(said("classify", run.folder, text)[0]) for text in ("good film 3", "very very very very good film 3"))
+    low, high = (float(run_cli("classify", run.folder, text)[0]) for text in ("good film 3", "very very very very good film 3"))
     assert abs(low - 100) < 12 and abs(high - 140) < 12
-    assert set(json.loads(said("classify", run.folder, "good", "--json")[0])) == {"score"}
+    assert set(json.loads(run_cli("classify", run.folder, "good", "--json")[0])) == {"score"}
     (tmp_path / "valid.tsv").write_text("a film\tgood\n")
     with pytest.raises(UserError, match=r"valid.tsv:1 has 'good' where a number should be"):
         train(settings("regress", data=data), tmp_path / "other", device="cpu")
 
 
 @pytest.mark.parametrize("attention", ["none", "additive"])
-def test_a_classifier_learns_what_depends_on_order(tmp_path, attention):
-    """The label is the first of two words that are always both there: a bag of words would be at a half."""
+def test_recurrent_classifier_learns_word_order(tmp_path, attention):
+    """The label is the first of two words that both always occur: a bag of words has an accuracy of 50%."""
     for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
         lines = [f"{i % 7} {'yes' if i % 2 else 'no'} {i % 5} {'no' if i % 2 else 'yes'} {i}\t{i % 2}\n" for i in numbers]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
@@ -140,7 +140,7 @@ def test_a_classifier_learns_what_depends_on_order(tmp_path, attention):
     assert evaluate(run)[0].scores["accuracy"].low > 90
 
 
-def test_loaded_is_what_was_saved(runs):
+def test_loaded_runs_predict_like_the_trained_runs(runs):
     again = {name: regard.load(run.folder, device="cpu") for name, run in runs.items()}
     texts = runs["classify"].data.valid.text[:9]
     assert again["classify"].classify(texts) == runs["classify"].classify(texts)
@@ -150,7 +150,7 @@ def test_loaded_is_what_was_saved(runs):
         assert np.array_equal(one.vectors, other.vectors)
 
 
-def test_the_company_of_texts_changes_nothing(runs):
+def test_batched_predictions_equal_one_by_one(runs):
     texts = runs["classify"].data.valid.text[:6]
     assert [found[0].label for found in runs["classify"].classify(texts)] == [
         runs["classify"].classify([text])[0][0].label for text in texts
@@ -164,42 +164,46 @@ def test_the_company_of_texts_changes_nothing(runs):
         assert np.allclose(found.vectors, runs["elmo"].embed([text], pool="words")[0].vectors, atol=1e-5)
 
 
-def test_probabilities_and_tags_are_whole(runs):
+def test_label_probabilities_sum_to_one_and_every_word_has_a_tag(runs):
     text = runs["classify"].data.valid.text[0]
-    judged = runs["classify"].classify([text])[0]
-    assert sum(found.probability for found in judged) == pytest.approx(1, abs=1e-5)
-    assert {found.label for found in judged} == {"m", "f", "n"} and judged == sorted(judged, key=lambda j: -j.probability)
+    predictions = runs["classify"].classify([text])[0]
+    assert sum(found.probability for found in predictions) == pytest.approx(1, abs=1e-5)
+    assert {found.label for found in predictions} == {"m", "f", "n"} and predictions == sorted(
+        predictions, key=lambda j: -j.probability
+    )
     tagged = runs["tag"].tag([text, ""])
     assert tagged[0].words == text.split() and len(tagged[0].labels) == len(tagged[0].words) and not tagged[1].words
 
 
 @pytest.mark.parametrize("name", list(TASKS))
-def test_words_have_vectors_in_every_layer(runs, name):
+def test_embed_words_at_every_layer(runs, name):
     run = runs[name]
     text = "the dog sees the cat"
     layers = [run.embed([text], layer=layer, pool="words")[0] for layer in (0, 1)]
     assert layers[0].tokens == text.split() and len(layers[0].vectors) == 5
-    if run.recipe.model.kind != "transformer":  # whose layer 0 has the positions in it
-        assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: a word is the same everywhere"
-    assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 knows the sentence"
+    if run.recipe.model.kind != "transformer":  # layer 0 of a transformer includes positions
+        assert np.allclose(layers[0].vectors[0], layers[0].vectors[3]), "layer 0 is static: the same vector at every position"
+    assert not np.allclose(layers[1].vectors[0], layers[1].vectors[3]), "layer 1 is contextual"
     with pytest.raises(UserError, match="--layer 9: there are layers 0"):
         run.embed([text], layer=9)
 
 
-def test_the_command_line_speaks_the_promised_forms(runs):
+def test_text_task_commands_json_output(runs):
     text = runs["classify"].data.valid.text[0]
-    found = json.loads(said("classify", runs["classify"].folder, text, "--json")[0])
+    found = json.loads(run_cli("classify", runs["classify"].folder, text, "--json")[0])
     assert set(found) == {"label", "probability"}
-    found = json.loads(said("tag", runs["tag"].folder, "--json", stdin=text + "\n")[0])
+    found = json.loads(run_cli("tag", runs["tag"].folder, "--json", stdin=text + "\n")[0])
     assert found["tokens"] == text.split() and len(found["labels"]) == len(found["tokens"])
-    found = json.loads(said("generate", runs["language"].folder, "Der", "--json", "--max-tokens", 5)[0])
+    found = json.loads(run_cli("generate", runs["language"].folder, "Der", "--json", "--max-tokens", 5)[0])
     assert set(found) == {"text", "score"} and found["text"].startswith("Der") and found["score"] < 0
     for name in ("masked", "span-corruption"):
-        found = json.loads(said("fill", runs[name].folder, "The [MASK] sees the <mask>.", "--json", "-n", 3)[0])
+        found = json.loads(run_cli("fill", runs[name].folder, "The [MASK] sees the <mask>.", "--json", "-n", 3)[0])
         assert "[MASK]" not in found["text"] and "<mask>" not in found["text"]
         assert [len(place) for place in found["candidates"]] == [3, 3]
         assert found["candidates"][0][0]["probability"] >= found["candidates"][0][1]["probability"]
-    mean, words = (json.loads(said("embed", runs["elmo"].folder, text, "--json", *more)[0]) for more in ([], ["--pool", "words"]))
+    mean, words = (
+        json.loads(run_cli("embed", runs["elmo"].folder, text, "--json", *more)[0]) for more in ([], ["--pool", "words"])
+    )
     assert mean["text"] == text and len(mean["vector"]) == 48
     assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
 
@@ -214,27 +218,27 @@ def test_the_command_line_speaks_the_promised_forms(runs):
         ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
     ],
 )
-def test_a_run_says_what_it_cannot_do(runs, verb, name, message):
+def test_commands_refuse_runs_of_other_tasks(runs, verb, name, message):
     with pytest.raises(UserError, match=message):
-        said(verb, runs[name].folder, "text")
+        run_cli(verb, runs[name].folder, "text")
 
 
-def test_homonyms_are_drawn(runs, tmp_path):
+def test_embed_command_plots_word_vectors(runs, tmp_path):
     texts = ["the dog sees the cat", "the cat sleeps"]
-    lines = said("embed", runs["elmo"].folder, *texts, "--words", "cat,dog", "--out", tmp_path / "a.svg")
+    lines = run_cli("embed", runs["elmo"].folder, *texts, "--words", "cat,dog", "--out", tmp_path / "a.svg")
     assert len(lines) == 3 and (tmp_path / "a.svg").read_text().startswith("<?xml")
     with pytest.raises(UserError, match="found 0 times"):
-        said("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
+        run_cli("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
 
 
-def test_runs_of_one_task_are_compared_and_of_two_are_not(runs):
+def test_compare_runs_refuses_different_tasks(runs):
     (rows,) = compare_runs([runs["classify"], runs["classify"]]).values()
     assert rows[1]["p_value"] == 1.0
     with pytest.raises(UserError, match=r"classify classifies, .*tag tags words: compare runs of one task"):
         compare_runs([runs["classify"], runs["tag"]])
 
 
-def test_the_card_says_what_the_run_is_for(runs):
+def test_cards_of_text_tasks(runs):
     from regard.run.card import card
 
     for name, verb in (("classify", "classify"), ("tag", "tag"), ("language", "generate")):
@@ -244,13 +248,13 @@ def test_the_card_says_what_the_run_is_for(runs):
 
 
 @pytest.mark.parametrize("name, layer", [("elmo", "mix"), ("elmo", 0), ("tag", 1)])
-def test_a_classifier_reads_another_runs_vectors_and_is_whole(runs, tmp_path, name, layer):
+def test_classifier_on_frozen_features_of_another_run(runs, tmp_path, name, layer):
     features = {"run": str(runs[name].folder), "layer": layer}
     short = {"steps": 6, "evaluate_every": 6}
     run = train(settings("classify", model={"features": features}, train=short), tmp_path / "run", device="cpu")
     theirs, mine = runs[name].model, run.model.reader.features.model
     for (_, one), (_, other) in zip(theirs.named_parameters(), mine.named_parameters()):
-        assert (one == other).all(), "frozen: as they were, after training"
+        assert (one == other).all(), "frozen weights do not change in training"
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     texts = run.data.valid.text[:4]
     assert regard.load(tmp_path / "elsewhere", device="cpu").classify(texts) == run.classify(texts)
@@ -258,7 +262,7 @@ def test_a_classifier_reads_another_runs_vectors_and_is_whole(runs, tmp_path, na
 
 
 @pytest.mark.parametrize("pool", ["first", "mean"])
-def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
+def test_classifier_initialized_from_a_masked_model(runs, tmp_path, pool):
     pretrained = runs["masked"]
     change = {
         "model": {**STACK, "segments": 2, "pool": pool, "attention": None},
@@ -270,31 +274,31 @@ def test_a_classifier_begins_from_a_masked_model(runs, tmp_path, pool):
             "init_from": {"run": str(pretrained.folder), "modules": ["encoder."]},
         },
     }
-    wanted = settings("classify", **change)
-    del wanted["model"]["attention"]
-    run = train(wanted, tmp_path / "run", device="cpu")
+    config = settings("classify", **change)
+    del config["model"]["attention"]
+    run = train(config, tmp_path / "run", device="cpu")
     assert run.tokenizers[0].to_json() == pretrained.tokenizers[0].to_json()
     text = run.data.valid.text[0]
     assert np.allclose(run.embed([text], pool="words")[0].vectors, pretrained.embed([text], pool="words")[0].vectors, atol=1e-5)
 
 
-def test_what_is_frozen_stays_as_it_was(runs, tmp_path):
-    begin = {"run": str(runs["masked"].folder), "modules": ["encoder."]}
-    wanted = settings(
-        "classify", train={"steps": 4, "evaluate_every": 4, "init_from": begin, "freeze": ["encoder.token_embedding"]}
+def test_frozen_weights_do_not_change(runs, tmp_path):
+    init_from = {"run": str(runs["masked"].folder), "modules": ["encoder."]}
+    config = settings(
+        "classify", train={"steps": 4, "evaluate_every": 4, "init_from": init_from, "freeze": ["encoder.token_embedding"]}
     )
-    wanted["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 48}
-    run = train(wanted, tmp_path / "run", device="cpu")
+    config["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 48}
+    run = train(config, tmp_path / "run", device="cpu")
     theirs, mine = runs["masked"].model.encoder, run.model.encoder
     assert (mine.token_embedding.weight == theirs.token_embedding.weight).all()
     one, other = (encoder.stack.blocks[0].feed_forward.inner.weight for encoder in (theirs, mine))
     assert not (one == other).all()
-    wanted["train"]["freeze"] = ["decoder"]
+    config["train"]["freeze"] = ["decoder"]
     with pytest.raises(UserError, match="no weights named 'decoder'; it has encoder, output"):
-        train(wanted, tmp_path / "other", device="cpu")
+        train(config, tmp_path / "other", device="cpu")
 
 
-def test_features_that_are_not_there(runs, tmp_path):
+def test_invalid_feature_runs_and_layers_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="is not a finished run folder"):
         train(settings("classify", model={"features": {"run": str(tmp_path)}}), tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match="has layers 0 to 2, or 'mix'"):
@@ -303,7 +307,7 @@ def test_features_that_are_not_there(runs, tmp_path):
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_word_vectors_are_where_training_begins(tmp_path, frozen):
+def test_embedding_initialized_from_word_vectors(tmp_path, frozen):
     lines = [f"{word} {' '.join([str(i)] * 48)}" for i, word in enumerate(["the", "is", "it"], 5)]
     (tmp_path / "v.txt").write_text("\n".join(lines))
     vectors = {"file": str(tmp_path / "v.txt"), "frozen": frozen}
@@ -314,7 +318,7 @@ def test_word_vectors_are_where_training_begins(tmp_path, frozen):
     assert bool((table[the] == 5).all()) == frozen and abs(table[the].mean().item() - 5) < 0.2
 
 
-def test_a_language_model_of_a_stream(tmp_path):
+def test_language_model_of_a_token_stream(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("one two three four five\n\nsix seven eight\n" * 60, encoding="utf-8")
     data = {"train": [str(text)], "valid": [str(text)], "stream": True, "world": None}
@@ -323,10 +327,10 @@ def test_a_language_model_of_a_stream(tmp_path):
     assert evaluate(run)[0].scores["perplexity"].score < 1.2
     assert run.generate(["six"], max_tokens=2)[0].text == "six seven eight"
     on = "six seven eight\none two three four five\n\nsix"
-    assert run.generate(["six seven"], max_tokens=10)[0].text == on  # a line's end does not end the text …
+    assert run.generate(["six seven"], max_tokens=10)[0].text == on  # a newline does not end the text …
     assert run.generate(["six seven eight\none two"], max_tokens=6)[0].text == on
     assert "six seven" + "".join(run.stream("six seven", max_tokens=10)) == on
-    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"  # … unless one says so
+    assert run.generate(["one two"], stop="\n")[0].text == "one two three four five"  # … unless it is a stop string
 
 
 @pytest.mark.parametrize(
@@ -339,18 +343,18 @@ def test_a_language_model_of_a_stream(tmp_path):
         ("tag", ["a\tDET", "text\tNOUN", ""]),
     ],
 )
-def test_a_starter_recipe_of_every_task_trains(task, lines, tmp_path):
+def test_starter_recipe_of_every_text_task_trains(task, lines, tmp_path):
     head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
     written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]
     (tmp_path / "data.tsv").write_text("\n".join([*head, *written]) + "\n")
-    (tmp_path / "mine.toml").write_text("\n".join(said("new", task, "--data", tmp_path / "data.tsv")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", task, "--data", tmp_path / "data.tsv")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert run.recipe.task == task and evaluate(run)[0].scores
 
 
 @pytest.mark.parametrize("positive, average", [(None, "positive:b"), ("a", "positive:a"), ("x", None)])
-def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, average):
+def test_classifier_scores_are_accuracy_f1_and_mcc(tmp_path, positive, average):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{'yes' if i % 3 else 'no'} {i}\t{'ab'[i % 3 > 0]}\n" for i in range(60)))
     data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None, "positive_label": positive}
@@ -362,14 +366,14 @@ def test_a_classifier_is_scored_by_accuracy_f1_and_mcc(tmp_path, positive, avera
     run = train(short, tmp_path / "run", device="cpu")
     scores = evaluate(run)[0].scores
     assert list(scores) == ["accuracy", "f1", "mcc"] and f"|{average}|" in scores["f1"].signature
-    said, meant = run._predictions(run.data.valid), run.data.valid.label
+    predicted, gold = run._predictions(run.data.valid), run.data.valid.label
     label = positive or "b"
-    right = sum(a == b == label for a, b in zip(said, meant))
-    assert scores["f1"].score == pytest.approx(200 * right / (said.count(label) + meant.count(label)))
+    right = sum(a == b == label for a, b in zip(predicted, gold))
+    assert scores["f1"].score == pytest.approx(200 * right / (predicted.count(label) + gold.count(label)))
     assert all(score.low <= score.score <= score.high and "recipe:" in score.signature for score in scores.values())
 
 
-def test_a_label_that_was_never_trained_on_is_named(tmp_path):
+def test_unknown_validation_label_is_refused(tmp_path):
     for name, labels in (("train", "ab"), ("valid", "ac")):
         (tmp_path / f"{name}.tsv").write_text("".join(f"text {i}\t{label}\n" for i, label in enumerate(labels * 5)))
     data = {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"], "world": None}
@@ -377,21 +381,21 @@ def test_a_label_that_was_never_trained_on_is_named(tmp_path):
         train(settings("classify", data=data), tmp_path / "run", device="cpu")
 
 
-def test_the_next_sentence_costs_as_much_as_the_words_usually_hidden(runs):
+def test_next_sentence_loss_is_weighted_by_the_masked_fraction(runs):
     run = runs["masked"]
     batch = next(sequential_batches(run._encode(run.data.valid), 512))
     run.model(**batch.inputs)
-    surprise = torch.nn.functional.cross_entropy(run.model.next_sentence_logits, batch.inputs["follows"], reduction="none")
-    expected = (0.15 * batch.inputs["lengths"] * surprise).sum()
+    nll = torch.nn.functional.cross_entropy(run.model.next_sentence_logits, batch.inputs["follows"], reduction="none")
+    expected = (0.15 * batch.inputs["lengths"] * nll).sum()
     assert run.model.auxiliary_loss(batch).item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
 
 
-def test_a_tag_that_was_never_trained_on_is_not_asked_for(runs):
+def test_unknown_tags_are_excluded_from_the_loss(runs):
     rows = runs["tag"]._encode(TaggedSentences([["the", "dog"]], [["der", "zzz"]]))
     assert rows.batch(np.array([0]), 0, 0).label_count() == 1
 
 
-def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatch):
+def test_evaluate_sentences_are_spread_over_the_validation_set(tiny_run, monkeypatch):
     seen = []
     monkeypatch.setattr(tiny_run, "_best", lambda texts, beam: seen.append((texts, beam)) or [Namespace(text="x") for _ in texts])
     valid = tiny_run.data.valid
@@ -399,7 +403,7 @@ def test_validation_sentences_are_taken_all_through_the_set(tiny_run, monkeypatc
     assert seen == [(valid.source[::4], 1)]
 
 
-def somebodys_tokenizer(path, special_tokens):
+def write_byte_level_tokenizer(path, special_tokens):
     library = Tokenizer(models.BPE())
     library.pre_tokenizer, library.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -409,8 +413,8 @@ def somebodys_tokenizer(path, special_tokens):
     library.save(str(path))
 
 
-def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
-    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+def test_language_model_with_a_given_tokenizer_file(tmp_path):
+    write_byte_level_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
     run = train(settings("gpt", tokens={"file": str(tmp_path / "gpt2.json")}, train={"steps": 2}), tmp_path / "run", device="cpu")
     end = run.tokenizers[0].library.token_to_id("<|endoftext|>")
     assert (run._special_tokens.bos, run._special_tokens.eos) == (NO_TOKEN, end) and run.tokenizers[0].size < 400
@@ -418,11 +422,11 @@ def test_a_language_model_speaks_somebody_elses_tokens(tmp_path):
     assert run.generate(["the dog"], max_tokens=3) == again.generate(["the dog"], max_tokens=3)
 
 
-def test_a_vocabulary_without_the_marks_a_task_needs_is_refused(tmp_path):
-    somebodys_tokenizer(tmp_path / "none.json", ["<|odd|>"])
+def test_tokenizer_without_required_special_tokens_is_refused(tmp_path):
+    write_byte_level_tokenizer(tmp_path / "none.json", ["<|odd|>"])
     with pytest.raises(UserError, match="no token that ends a text"):
         train(settings("gpt", tokens={"file": str(tmp_path / "none.json")}), tmp_path / "a", device="cpu")
-    somebodys_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
+    write_byte_level_tokenizer(tmp_path / "gpt2.json", ["<|endoftext|>"])
     with pytest.raises(UserError, match="mask token"):
         train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
     with pytest.raises(UserError, match="begins an output"):

@@ -1,4 +1,4 @@
-"""Gold alignments beside one's own files."""
+"""Gold alignment files given with --gold to evaluate and explain."""
 
 import json
 
@@ -14,8 +14,8 @@ from regard.scoring import alignment_error, argmax_links, format_moses
 
 
 @pytest.fixture
-def files(tmp_path, tiny_run):
-    """A world's test set as somebody's files, with an empty line in the middle of each."""
+def data_folder(tmp_path, tiny_run):
+    """Write a test set of the bilingual world as text and alignment files, each with an empty line in the middle."""
     gold = tiny_run.data.tests["test"].gold[:12]
     columns = {
         "en": [pair.source for pair in gold],
@@ -27,24 +27,24 @@ def files(tmp_path, tiny_run):
     return tmp_path
 
 
-def said(*words):
+def run_cli(*words):
     return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False).stdout
 
 
-def test_a_files_alignment_is_that_of_the_world_it_came_from(tiny_run, files):
-    found = load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
+def test_gold_alignment_file_equals_the_alignment_of_the_world(tiny_run, data_folder):
+    found = load_examples(tiny_run, str(data_folder / "a.en"), data_folder / "a.de", data_folder / "a.align")
     known = tiny_run.data.tests["test"].gold[:12]
     assert [(pair.source, set(pair.alignment), pair.pronouns) for pair in found.gold] == [
         (pair.source, set(pair.alignment), ()) for pair in known
     ]
-    of_file = explain_heads(tiny_run, str(files / "a.en"), reference=files / "a.de", gold=files / "a.align")
+    of_file = explain_heads(tiny_run, str(data_folder / "a.en"), reference=data_folder / "a.de", gold=data_folder / "a.align")
     assert of_file.antecedent_head is None and not of_file.pronoun_importance  # a file has no antecedents
     cross = [head.weights["aligned word"] for head in of_file.heads if "cross" in head.module]
     assert len(cross) == 4 and all(0 < share < 1 for share, _ in cross)
 
 
-def test_evaluate_scores_it_by_the_head_that_other_sentences_chose(tiny_run, files, monkeypatch):
-    given = {"source": files / "a.en", "reference": files / "a.de", "gold": files / "a.align"}
+def test_alignment_error_uses_a_head_chosen_on_other_sentences(tiny_run, data_folder, monkeypatch):
+    given = {"source": data_folder / "a.en", "reference": data_folder / "a.de", "gold": data_folder / "a.align"}
     (result,) = evaluate(tiny_run, save=False, **given)  # the world's validation set has gold too
     assert "pronouns" not in result.scores and "chosen on validation sentences" in result.notes[-1]
     monkeypatch.setattr(tiny_run.data.valid, "gold", None)
@@ -64,32 +64,32 @@ def test_evaluate_scores_it_by_the_head_that_other_sentences_chose(tiny_run, fil
     assert result.scores["alignment_error"].score == pytest.approx(alignment_error(read, truth).score)
 
 
-def test_the_command_line_takes_it(tiny_run, files):
+def test_gold_option_of_evaluate_and_explain(tiny_run, data_folder):
     rows = [
         json.loads(line)
-        for line in said(
+        for line in run_cli(
             "evaluate",
             tiny_run.folder,
             "--source",
-            files / "a.en",
+            data_folder / "a.en",
             "--reference",
-            files / "a.de",
+            data_folder / "a.de",
             "--gold",
-            files / "a.align",
+            data_folder / "a.align",
             "--json",
         ).splitlines()
     ]
     assert "alignment_error" in {row["metric"] for row in rows}
-    told = json.loads(
-        said(
+    explained = json.loads(
+        run_cli(
             "explain",
             tiny_run.folder,
             "--data",
-            files / "a.en",
+            data_folder / "a.en",
             "--reference",
-            files / "a.de",
+            data_folder / "a.de",
             "--gold",
-            files / "a.align",
+            data_folder / "a.align",
             "--method",
             "attention",
             "--number",
@@ -97,16 +97,16 @@ def test_the_command_line_takes_it(tiny_run, files):
             "--json",
         )
     )
-    assert "alignment" in told["scores"]["attention"]
-    lines = zip(*((files / f"a.{name}").read_text().split("\n") for name in ("en", "de")))
-    (files / "a.tsv").write_text("\n".join("\t".join(line) if line[0] else "" for line in lines))
-    table = load_examples(tiny_run, str(files / "a.tsv"), None, files / "a.align")
+    assert "alignment" in explained["scores"]["attention"]
+    lines = zip(*((data_folder / f"a.{name}").read_text().split("\n") for name in ("en", "de")))
+    (data_folder / "a.tsv").write_text("\n".join("\t".join(line) if line[0] else "" for line in lines))
+    table = load_examples(tiny_run, str(data_folder / "a.tsv"), None, data_folder / "a.align")
     assert len(table) == 12
-    assert table.gold == load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align").gold
+    assert table.gold == load_examples(tiny_run, str(data_folder / "a.en"), data_folder / "a.de", data_folder / "a.align").gold
 
 
-def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, tmp_path):
-    """A word of characters that the tokenizer does not know counts."""
+def test_align_counts_words_with_unknown_characters(tiny_run, tmp_path):
+    """A word of characters outside the vocabulary still counts as a word."""
     (found,) = tiny_run.align(["The \u2603 dog sleeps ."], ["Der \u2603 Hund schläft ."])
     assert found.source == ["The", "\u2603", "dog", "sleeps", "."] and found.target == ["Der", "\u2603", "Hund", "schläft", "."]
     assert found.weights.shape[2:] == (5, 5)
@@ -125,12 +125,12 @@ def test_words_are_counted_in_the_text_and_not_in_what_is_known_of_it(tiny_run, 
         (lambda lines: [*lines[:7], "0p99", *lines[8:]], r"a\.align:8: the link 0-99 is outside the sentence"),
     ],
 )
-def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, message):
-    lines = (files / "a.align").read_text().splitlines()
-    (files / "a.align").write_text("\n".join(change(lines)) + "\n")
-    with pytest.raises(UserError, match=message) as mistake:
-        load_examples(tiny_run, str(files / "a.en"), files / "a.de", files / "a.align")
-    assert "\n" not in str(mistake.value)
+def test_malformed_alignment_file_names_the_line(tiny_run, data_folder, change, message):
+    lines = (data_folder / "a.align").read_text().splitlines()
+    (data_folder / "a.align").write_text("\n".join(change(lines)) + "\n")
+    with pytest.raises(UserError, match=message) as error:
+        load_examples(tiny_run, str(data_folder / "a.en"), data_folder / "a.de", data_folder / "a.align")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_broken_alignments_are_named_by_their_line(tiny_run, files, change, mess
         ["explain", "RUN", "--data", "a.en", "--reference", "a.de", "--gold", "missing.align"],
     ],
 )
-def test_gold_needs_a_text_and_its_translation(tiny_run, files, monkeypatch, words):
-    monkeypatch.chdir(files)
+def test_gold_option_requires_source_and_reference_files(tiny_run, data_folder, monkeypatch, words):
+    monkeypatch.chdir(data_folder)
     with pytest.raises(UserError):
-        said(*(tiny_run.folder if word == "RUN" else word for word in words))
+        run_cli(*(tiny_run.folder if word == "RUN" else word for word in words))

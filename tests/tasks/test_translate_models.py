@@ -1,4 +1,4 @@
-"""Every kind of model through the same doors: trained, resumed, scored, shown."""
+"""Every kind of translation model: training, resuming, scoring, init_from and alignment figures."""
 
 import shutil
 
@@ -36,15 +36,15 @@ KINDS = {
 
 
 @pytest.fixture
-def short(tiny_settings):
+def short_settings(tiny_settings):
     tiny_settings["train"].update(steps=6, evaluate_every=3, save_every=3, log_every=2, evaluate_sentences=4)
     tiny_settings["data"]["world"].update(number=300, held_out=20)
     return tiny_settings
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_verb_works_on_it(name, short, tmp_path):
-    run = train({**short, "model": KINDS[name]}, tmp_path / "run", device="cpu")
+def test_translation_model_trains_evaluates_loads_and_shows_alignment(name, short_settings, tmp_path):
+    run = train({**short_settings, "model": KINDS[name]}, tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     text = run.data.valid.source[0]
     assert regard.load(run.folder, device="cpu")._best([text]) == run._best([text])
@@ -59,30 +59,36 @@ def test_every_verb_works_on_it(name, short, tmp_path):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_resuming_gives_the_same_bits(name, short, tmp_path):
-    short["train"]["regularize"] = {"dropout": 0.1}
-    whole = train({**short, "model": KINDS[name]}, tmp_path / "whole", device="cpu")
-    part = train({**short, "model": KINDS[name]}, tmp_path / "part", device="cpu")
+def test_resumed_translation_model_equals_uninterrupted_bit_for_bit(name, short_settings, tmp_path):
+    short_settings["train"]["regularize"] = {"dropout": 0.1}
+    whole = train({**short_settings, "model": KINDS[name]}, tmp_path / "whole", device="cpu")
+    part = train({**short_settings, "model": KINDS[name]}, tmp_path / "part", device="cpu")
     shutil.rmtree(part.folder / "checkpoints" / "step-00000006")
     again = train(part.folder, resume=True, device="cpu")
     assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
-def test_a_run_can_begin_from_parts_of_another(short, tmp_path):
-    first = train({**short, "model": KINDS["Bahdanau"]}, tmp_path / "first", device="cpu")
-    begin = {"run": str(first.folder), "modules": ["encoder."]}
-    frozen = {**short["train"], "init_from": begin, "steps": 1, "evaluate_every": 1, "optimizer": {"learning_rate": 1e-30}}
-    second = train({**short, "seed": 7, "model": KINDS["Bahdanau"], "train": frozen}, tmp_path / "second", device="cpu")
+def test_init_from_loads_selected_modules(short_settings, tmp_path):
+    first = train({**short_settings, "model": KINDS["Bahdanau"]}, tmp_path / "first", device="cpu")
+    init_from = {"run": str(first.folder), "modules": ["encoder."]}
+    frozen = {
+        **short_settings["train"],
+        "init_from": init_from,
+        "steps": 1,
+        "evaluate_every": 1,
+        "optimizer": {"learning_rate": 1e-30},
+    }
+    second = train({**short_settings, "seed": 7, "model": KINDS["Bahdanau"], "train": frozen}, tmp_path / "second", device="cpu")
     theirs, mine = dict(first.model.named_parameters()), dict(second.model.named_parameters())
     for name, weights in mine.items():
         assert name.startswith("encoder.") == bool((weights == theirs[name]).all()) or weights.std() == 0
     with pytest.raises(UserError, match="has no weights named so; it has bridge, decoder"):
-        nowhere = {**frozen, "init_from": {**begin, "modules": ["nose"]}}
-        train({**short, "model": KINDS["Bahdanau"], "train": nowhere}, tmp_path / "third")
+        missing_module = {**frozen, "init_from": {**init_from, "modules": ["nose"]}}
+        train({**short_settings, "model": KINDS["Bahdanau"], "train": missing_module}, tmp_path / "third")
 
 
-def test_the_reverse_direction_swaps_the_languages(short, tmp_path):
-    forward = train(short, tmp_path / "forward", device="cpu")
-    short["data"]["reverse"] = True
-    backward = train(short, tmp_path / "backward", device="cpu")
+def test_reverse_swaps_source_and_target(short_settings, tmp_path):
+    forward = train(short_settings, tmp_path / "forward", device="cpu")
+    short_settings["data"]["reverse"] = True
+    backward = train(short_settings, tmp_path / "backward", device="cpu")
     assert backward.data.valid.source == forward.data.valid.target and backward.data.valid.gold is None

@@ -1,4 +1,4 @@
-"""A tiny captioner from pictures with captions to words and where they looked, on the command line too."""
+"""Image captioning: training, attention of the generated words, scoring and the command line."""
 
 import copy
 import json
@@ -56,16 +56,16 @@ COLOURS = {"red": (230, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 230)}
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """One bright patch: its colour and its half are what there is to say."""
-    folder, chance = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
+def image_folder(tmp_path_factory):
+    """Write images of one bright patch, with captions that name its colour and its half of the image."""
+    folder, rng = tmp_path_factory.mktemp("set"), np.random.default_rng(0)
     for name, number in (("train", 90), ("valid", 18)):
         lines = []
         for i in range(number):
             colour, above = list(COLOURS)[i % 3], bool(i % 2)
-            pixels = chance.integers(0, 60, (16, 16, 3))
-            x = chance.integers(0, 12)
-            y = chance.integers(0, 4) if above else chance.integers(8, 12)
+            pixels = rng.integers(0, 60, (16, 16, 3))
+            x = rng.integers(0, 12)
+            y = rng.integers(0, 4) if above else rng.integers(8, 12)
             pixels[y : y + 4, x : x + 4] = COLOURS[colour]
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{name}{i}.png")
             half = "above" if above else "below"
@@ -74,42 +74,42 @@ def pictures(tmp_path_factory):
     return folder
 
 
-def settings(pictures, **changes):
-    made = copy.deepcopy(SETTINGS)
-    made["data"]["root"] = str(pictures)
+def settings(image_folder, **changes):
+    config = copy.deepcopy(SETTINGS)
+    config["data"]["root"] = str(image_folder)
     for part, values in changes.items():
-        made[part] = {**made[part], **values}
-    return made
+        config[part] = {**config[part], **values}
+    return config
 
 
 @pytest.fixture(scope="module")
-def run(pictures, tmp_path_factory):
-    made = train(settings(pictures), tmp_path_factory.mktemp("runs") / "captions", device="cpu")
-    evaluate(made)
-    return made
+def run(image_folder, tmp_path_factory):
+    trained = train(settings(image_folder), tmp_path_factory.mktemp("runs") / "captions", device="cpu")
+    evaluate(trained)
+    return trained
 
 
 @pytest.fixture(scope="module")
-def transformer(pictures, tmp_path_factory):
+def transformer(image_folder, tmp_path_factory):
     decoder = {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "feed_forward": 64}
     encoder = {"kind": "patches", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "patch_size": 4}
-    made = settings(
-        pictures,
+    config = settings(
+        image_folder,
         model={"encoder": encoder, "decoder": decoder, "max_length": 12},
         train={"optimizer": {"learning_rate": 3e-3}, "evaluate_sentences": 0},
     )
-    return train(made, tmp_path_factory.mktemp("runs") / "transformer", device="cpu")
+    return train(config, tmp_path_factory.mktemp("runs") / "transformer", device="cpu")
 
 
-def said(*words, stdin=None):
+def run_cli(*words, stdin=None):
     return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
 
 
-def files(pictures):
-    return [str(pictures / f"valid{i}.png") for i in range(6)]
+def image_files(image_folder):
+    return [str(image_folder / f"valid{i}.png") for i in range(6)]
 
 
-def test_it_learns_to_say_what_is_there(run):
+def test_captioner_learns_and_bleu_has_signatures(run):
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
     assert scores["bleu_1"]["score"] > 90 and scores["bleu_4"]["score"] > 70
     assert "order:2" in scores["bleu_2"]["signature"] and "nrefs:2" in scores["bleu_2"]["signature"]
@@ -117,51 +117,51 @@ def test_it_learns_to_say_what_is_there(run):
     assert scores["perplexity"]["score"] < 3
 
 
-@pytest.mark.parametrize("which", ["run", "transformer"])
-def test_each_word_looks_somewhere(which, pictures, request):
-    run = request.getfixturevalue(which)
-    for look, told in zip(run.align(files(pictures)), run.caption(files(pictures))):
-        assert look.words == told[0].text.split()
-        assert look.weights.shape == (len(look.words), 4, 4) and look.heads.shape[2:] == look.weights.shape
-        np.testing.assert_allclose(look.weights.sum((1, 2)), 1, atol=1e-5)
+@pytest.mark.parametrize("fixture_name", ["run", "transformer"])
+def test_caption_attention_has_one_normalized_grid_per_word(fixture_name, image_folder, request):
+    run = request.getfixturevalue(fixture_name)
+    for alignment, captions in zip(run.align(image_files(image_folder)), run.caption(image_files(image_folder))):
+        assert alignment.words == captions[0].text.split()
+        assert alignment.weights.shape == (len(alignment.words), 4, 4) and alignment.heads.shape[2:] == alignment.weights.shape
+        np.testing.assert_allclose(alignment.weights.sum((1, 2)), 1, atol=1e-5)
     with pytest.raises(UserError, match="give one for each"):
-        run.align(files(pictures), ["red is above"])
+        run.align(image_files(image_folder), ["red is above"])
 
 
-def test_a_word_looks_from_where_it_is_said(run, pictures):
-    """Before a word there is the begin mark or the word before it; an empty caption looks nowhere."""
-    look = next(run.align(files(pictures)[:1], ["red is above"]))
-    pixels = torch.from_numpy(run._images.decode(files(pictures)[:1])).permute(0, 3, 1, 2)
+def test_caption_alignment_equals_recorded_cross_attention(run, image_folder):
+    """The query of a word is the begin token or the word before it; an empty caption has no weights."""
+    alignment = next(run.align(image_files(image_folder)[:1], ["red is above"]))
+    pixels = torch.from_numpy(run._images.decode(image_files(image_folder)[:1])).permute(0, 3, 1, 2)
     with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
         run.model(pixels, torch.tensor([[run._special_tokens.bos, *run._ids(["red is"])[0]]]))
-    np.testing.assert_allclose(look.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
-    nothing = next(run.align(files(pictures)[:1], [""]))
+    np.testing.assert_allclose(alignment.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
+    nothing = next(run.align(image_files(image_folder)[:1], [""]))
     assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
 
 
-@pytest.mark.parametrize("which", ["run", "transformer"])
-def test_captions_are_shown_step_by_step(which, pictures, request, tmp_path):
-    opened, path = request.getfixturevalue(which), str(pictures / "valid0.png")
-    found, (told,), (best,) = trace_generation(opened, path, ViewSelection("steps")), opened.align([path]), opened.caption([path])
-    down, across = told.weights.shape[1:]
+@pytest.mark.parametrize("fixture_name", ["run", "transformer"])
+def test_generation_trace_of_a_caption_equals_its_log_probability(fixture_name, image_folder, request, tmp_path):
+    run, path = request.getfixturevalue(fixture_name), str(image_folder / "valid0.png")
+    found, (alignment,), (best,) = trace_generation(run, path, ViewSelection("steps")), run.align([path]), run.caption([path])
+    down, across = alignment.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
-    assert "query" in show_neurons(opened, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
+    assert "query" in show_neurons(run, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
 
 
-def test_hard_attention_learns_too(pictures, tmp_path):
+def test_hard_attention_captioner_learns(image_folder, tmp_path):
     decoder = {"kind": "lstm", "width": 32, "attention": "hard"}
-    made = settings(pictures, model={"decoder": decoder}, train={"steps": 60, "evaluate_every": 60})
-    run = train(made, tmp_path / "run", device="cpu")
+    config = settings(image_folder, model={"decoder": decoder}, train={"steps": 60, "evaluate_every": 60})
+    run = train(config, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["bleu_1"].score > 60
     assert float(read_weights(run.folder / "model.safetensors")["baseline"]) < 0
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard"])
-def test_going_on_from_a_checkpoint_gives_the_same_bits(attention, pictures, tmp_path):
+def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, image_folder, tmp_path):
     decoder = {"kind": "lstm", "width": 8, "attention": attention}
-    made = settings(pictures, model={"decoder": decoder}, train={"steps": 8, "save_every": 4, "evaluate_every": 8})
-    run = train(made, tmp_path / "whole", device="cpu")
+    config = settings(image_folder, model={"decoder": decoder}, train={"steps": 8, "save_every": 4, "evaluate_every": 8})
+    run = train(config, tmp_path / "whole", device="cpu")
     again = tmp_path / "again"
     shutil.copytree(run.folder, again)
     (again / "model.safetensors").unlink()
@@ -171,80 +171,80 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(attention, pictures, tmp
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_the_command_line_and_python_say_the_same(run, pictures, tmp_path):
-    told = regard.load(run.folder, device="cpu").caption(files(pictures), beam=2)
-    lines = said("caption", run.folder, *files(pictures), "--beam", 2, "--device", "cpu")
-    assert lines == [best[0].text for best in told]
+def test_caption_command_equals_the_python_api(run, image_folder, tmp_path):
+    captions = regard.load(run.folder, device="cpu").caption(image_files(image_folder), beam=2)
+    lines = run_cli("caption", run.folder, *image_files(image_folder), "--beam", 2, "--device", "cpu")
+    assert lines == [best[0].text for best in captions]
     found = [
         json.loads(line)
-        for line in said("caption", run.folder, "--json", "--device", "cpu", stdin="\n".join(files(pictures)) + "\n")
+        for line in run_cli("caption", run.folder, "--json", "--device", "cpu", stdin="\n".join(image_files(image_folder)) + "\n")
     ]
     assert [set(one) for one in found] == [{"text", "score"}] * 6 and [one["text"] for one in found] == lines
     for out in ("a.png", "a.svg"):
-        said("caption", run.folder, *files(pictures)[:2], "--out", tmp_path / out, "--device", "cpu")
+        run_cli("caption", run.folder, *image_files(image_folder)[:2], "--out", tmp_path / out, "--device", "cpu")
         first = (tmp_path / out).read_bytes()
-        said("caption", run.folder, *files(pictures)[:2], "--out", tmp_path / out, "--device", "cpu")
+        run_cli("caption", run.folder, *image_files(image_folder)[:2], "--out", tmp_path / out, "--device", "cpu")
         assert (tmp_path / out).read_bytes() == first
 
 
-def test_a_gallery_of_the_least_like_their_references(run, tmp_path):
-    assert "lowest BLEU" in said("caption", run.folder, "--gallery", tmp_path / "wrong.html", "-n", 3, "--device", "cpu")[0]
+def test_caption_gallery_shows_the_captions_with_the_lowest_bleu(run, tmp_path):
+    assert "lowest BLEU" in run_cli("caption", run.folder, "--gallery", tmp_path / "wrong.html", "-n", 3, "--device", "cpu")[0]
     page = (tmp_path / "wrong.html").read_text()
     assert page.count("<figure>") == 3 and "valid" in page
-    said("caption", run.folder, "--gallery", tmp_path / "wrong.png", "-n", 2, "--device", "cpu")
+    run_cli("caption", run.folder, "--gallery", tmp_path / "wrong.png", "-n", 2, "--device", "cpu")
     assert Image.open(tmp_path / "wrong.png").width > 100
 
 
-def test_runs_are_compared_on_several_references(run, transformer):
+def test_compare_runs_of_captioners_with_several_references(run, transformer):
     rows = compare_runs([run, transformer])["mine"]
     assert {row["system"] for row in rows} == {"captions", "transformer"}
 
 
-def test_other_verbs_and_the_card(run, pictures):
+def test_captioner_card_embed_and_unsupported_methods(run, image_folder):
     assert "regard caption" in card(run) and "bleu 4" in card(run)
-    assert run.embed(files(pictures))[0].vectors.shape == (1, 16)
+    assert run.embed(image_files(image_folder))[0].vectors.shape == (1, 16)
     with pytest.raises(UserError, match="one vector per image"):
-        run.embed(files(pictures), pool="words")
-    assert not hasattr(run, "resize"), "a captioner reads one size"
+        run.embed(image_files(image_folder), pool="words")
+    assert not hasattr(run, "resize"), "a captioner has a fixed image size"
     with pytest.raises(UserError, match="beam is 2"):
-        run.caption(files(pictures), number=3)
+        run.caption(image_files(image_folder), number=3)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    made = {**copy.deepcopy(SETTINGS), "data": {"size": 24, "world": {"kind": "shapes", "number": 60, "held_out": 8}}}
-    made["model"]["max_length"] = 40
-    made["train"] = {**made["train"], "steps": 4, "evaluate_every": 4, "augment": {}}
-    return train(made, tmp_path_factory.mktemp("runs") / "shapes", device="cpu")
+def shapes_run(tmp_path_factory):
+    config = {**copy.deepcopy(SETTINGS), "data": {"size": 24, "world": {"kind": "shapes", "number": 60, "held_out": 8}}}
+    config["model"]["max_length"] = 40
+    config["train"] = {**config["train"], "steps": 4, "evaluate_every": 4, "augment": {}}
+    return train(config, tmp_path_factory.mktemp("runs") / "shapes", device="cpu")
 
 
-def test_the_world_judges_captions_and_attention(world, monkeypatch, tmp_path):
-    """Its own captions are all true, those of other pictures hardly; looking everywhere alike is chance."""
-    gold = [picture.captions[0].text for picture in world.data.tests["test"].gold]
+def test_shapes_world_scores_caption_truth_and_attention(shapes_run, monkeypatch, tmp_path):
+    """Gold captions are all true, captions of other images mostly false; uniform attention scores at chance level."""
+    gold = [image.captions[0].text for image in shapes_run.data.tests["test"].gold]
 
-    def telling(texts):
-        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, world._ids([text])[0])] for text in texts]
+    def fixed_captions(texts):
+        return lambda pixels, **_: [[Translation(text, 0.0, 0.0, shapes_run._ids([text])[0])] for text in texts]
 
-    monkeypatch.setattr(world, "_caption_pixels", telling(gold))
-    assert "nothing is wrong" in said_gallery(world, tmp_path)
-    scores = world._score("test", world.data.tests["test"]).scores
+    monkeypatch.setattr(shapes_run, "_caption_pixels", fixed_captions(gold))
+    assert "nothing is wrong" in write_error_gallery(shapes_run, tmp_path)
+    scores = shapes_run._score("test", shapes_run.data.tests["test"]).scores
     assert scores["true"].score == scores["understood"].score == 100
-    torch.nn.init.zeros_(world.model.decoder.cross_attention.attend.score.v)
-    scores = world._score("test", world.data.tests["test"]).scores
+    torch.nn.init.zeros_(shapes_run.model.decoder.cross_attention.attend.score.v)
+    scores = shapes_run._score("test", shapes_run.data.tests["test"]).scores
     assert scores["attention_inside"].score == pytest.approx(scores["inside_by_chance"].score, abs=1e-3)
-    monkeypatch.setattr(world, "_caption_pixels", telling([*gold[1:], "red blue"]))
-    scores = world._score("test", world.data.tests["test"]).scores
+    monkeypatch.setattr(shapes_run, "_caption_pixels", fixed_captions([*gold[1:], "red blue"]))
+    scores = shapes_run._score("test", shapes_run.data.tests["test"]).scores
     assert scores["true"].score < 60 and scores["understood"].score == 87.5
-    assert "not wholly true" in said_gallery(world, tmp_path) and (tmp_path / "gallery.html").exists()
+    assert "not wholly true" in write_error_gallery(shapes_run, tmp_path) and (tmp_path / "gallery.html").exists()
 
 
-def said_gallery(run, folder):
+def write_error_gallery(run, folder):
     from regard.show.galleries import caption_error_gallery
 
     return caption_error_gallery(run, folder / "gallery.html", 3)
 
 
-def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
+def test_invalid_caption_settings_are_refused_before_training(image_folder, tmp_path):
     world = {"data": {"size": 32, "world": {"kind": "shapes"}}}
     for changes, words in [
         ({"train": {"augment": {"mixup": 0.2}}}, "captions cannot be mixed"),
@@ -257,19 +257,19 @@ def test_mistakes_are_told_before_anything_is_trained(pictures, tmp_path):
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),
     ]:
         with pytest.raises(UserError, match=words):
-            build_recipe({**settings(pictures), **changes})
+            build_recipe({**settings(image_folder), **changes})
     with pytest.raises(UserError, match=r"train0\.png"):
-        train(settings(pictures, model={"max_length": 3}), tmp_path / "short", device="cpu")
+        train(settings(image_folder, model={"max_length": 3}), tmp_path / "short", device="cpu")
     result = CliRunner().invoke(app, ["caption", str(tmp_path / "nowhere"), "--gallery", "a.html", "b.png"])
     assert isinstance(result.exception, UserError) and "leave out images" in str(result.exception)
 
 
-def test_a_starter_recipe_is_a_recipe(pictures):
-    made = parse_recipe("\n".join(said("new", "caption", "--data", pictures / "train.tsv")))
-    assert made.task == "caption" and made.data.captions == [1, 2] and made.data.root == str(pictures)
+def test_starter_recipe_of_captions_is_valid(image_folder):
+    config = parse_recipe("\n".join(run_cli("new", "caption", "--data", image_folder / "train.tsv")))
+    assert config.task == "caption" and config.data.captions == [1, 2] and config.data.root == str(image_folder)
 
 
-def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp_path, monkeypatch):
+def test_efficientnet_package_weights_are_converted_only_if_their_hash_matches(image_folder, tmp_path, monkeypatch):
     package = tmp_path / efficientnet.PACKAGE
     (package / "models").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('nobody runs this')\n")
@@ -283,8 +283,8 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
     monkeypatch.setattr(efficientnet, "SHA256", digest)
     monkeypatch.setattr(efficientnet, "convert_package_weights", lambda found: mine)
     assert convert(efficientnet.PACKAGE, tmp_path / "weights") is None
-    made = settings(
-        pictures,
+    config = settings(
+        image_folder,
         model={"encoder": {"kind": "efficientnet-lite0"}},
         train={
             "steps": 2,
@@ -293,13 +293,13 @@ def test_the_packages_weights_are_taken_if_they_are_the_known_ones(pictures, tmp
             "init_from": {"run": str(tmp_path / "weights"), "modules": ["encoder"], "tokenizer": False},
         },
     )
-    run = train(made, tmp_path / "run", device="cpu")
+    run = train(config, tmp_path / "run", device="cpu")
     kept = run.model.encoder.network.state_dict()
     assert all(torch.equal(kept[name], mine[name]) for name in mine)
 
 
-def test_shapes_are_what_the_recipe_says():
+def test_shapes_caption_recipe_fits_the_grid_and_the_longest_caption():
     recipe = read_recipe("recipes/shapes-caption.toml")
     assert recipe.model.encoder.grid((32, 32)) == (8, 8) and isinstance(recipe.data.world, recipes.ShapesWorld)
-    longest = max(len(caption.text.split()) for picture in shapes.generate(300, 1) for caption in picture.captions)
+    longest = max(len(caption.text.split()) for image in shapes.generate(300, 1) for caption in image.captions)
     assert longest + 4 < recipe.model.max_length

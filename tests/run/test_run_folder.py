@@ -1,0 +1,94 @@
+"""Run folders: contents, loading, resuming, evaluation and model cards."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import regard
+from regard.errors import UserError
+from regard.run.card import card, write_card
+from regard.run.evaluate import compare_runs, evaluate
+from regard.run.train import train
+
+
+def test_run_folder_holds_recipe_tokenizer_weights_logs_and_environment(tiny_run):
+    names = {path.name for path in tiny_run.folder.iterdir()}
+    assert {
+        "recipe.toml",
+        "tokenizer.json",
+        "config.json",
+        "model.safetensors",
+        "checkpoints",
+        "log.jsonl",
+        "scores.json",
+        "environment.json",
+    } <= names
+    config = json.loads((tiny_run.folder / "config.json").read_text())
+    assert config["parameters"] == sum(p.numel() for p in tiny_run.model.parameters())
+    environment = json.loads((tiny_run.folder / "environment.json").read_text())
+    assert environment["packages"]["torch"] in (torch.__version__.split("+")[0], torch.__version__)
+
+
+def test_loaded_run_translates_like_the_trained_run(tiny_run):
+    again = regard.load(tiny_run.folder, device="cpu")
+    texts = tiny_run.data.valid.source[:8]
+    assert again._best(texts) == tiny_run._best(texts)
+
+
+def test_scores_have_confidence_intervals_and_signatures(tiny_run):
+    scores = json.loads((tiny_run.folder / "scores.json").read_text())["test"]
+    assert {"bleu", "chrf", "ter", "perplexity", "pronouns", "alignment_error"} == set(scores)
+    for score in scores.values():
+        assert score["low"] <= score["score"] <= score["high"]
+        assert f"recipe:{tiny_run.recipe.digest()}" in score["signature"] and "engine:regard" in score["signature"]
+    assert "case:mixed" in scores["bleu"]["signature"]
+
+
+def test_evaluate_scores_given_source_and_reference_files(tiny_run, tmp_path):
+    valid = tiny_run.data.valid
+    (tmp_path / "mine.en").write_text("\n".join(valid.source) + "\n")
+    (tmp_path / "mine.de").write_text("\n".join(valid.target) + "\n")
+    (result,) = evaluate(tiny_run, source=tmp_path / "mine.en", reference=tmp_path / "mine.de", save=False)
+    assert result.name == "mine" and result.scores["chrf"].score > 0
+
+
+def test_compare_runs_finds_no_difference_between_a_run_and_itself(tiny_run):
+    for rows in compare_runs([tiny_run, tiny_run]).values():
+        assert all(row["p_value"] is None or row["p_value"] > 0.5 for row in rows)
+
+
+def test_model_card_states_scores_intended_use_misuse_and_limits(tiny_run):
+    write_card(tiny_run)
+    text = card(tiny_run)
+    assert (tiny_run.folder / "README.md").read_text() == text
+    for heading in ("Scores", "Intended use", "Misuse", "Limits"):
+        assert f"## {heading}" in text
+    assert "bilingual world" in text and "| test | bleu |" in text
+
+
+def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tiny_run, tiny_settings, tmp_path):
+    """Compare 60 steps at once with 30 + 30 steps through `regard.run.train`."""
+    half = train(tiny_settings, tmp_path / "half", device="cpu")
+    for name in ("model.safetensors", "checkpoints/step-00000060"):
+        path = half.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = train(half.folder, resume=True, device="cpu")
+    log = [json.loads(line) for line in (half.folder / "log.jsonl").read_text().splitlines()]
+    assert any(record.get("event") == "resume" and record["step"] == 30 for record in log)
+    assert (again.folder / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
+
+
+def test_train_refuses_to_overwrite_a_run_folder(tiny_run, tiny_settings):
+    before = (tiny_run.folder / "recipe.toml").read_bytes()
+    with pytest.raises(UserError, match="already holds a run"):
+        train(tiny_settings, tiny_run.folder)
+    assert (tiny_run.folder / "recipe.toml").read_bytes() == before
+
+
+def test_train_reuses_the_folder_of_a_run_that_failed_before_its_first_step(tiny_settings, tmp_path):
+    tiny_settings["train"].update(steps=2, evaluate_every=2)
+    with pytest.raises(UserError, match="tokens long"):
+        train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
+    assert train(tiny_settings, tmp_path / "run", device="cpu")._best(["The dog sleeps."])
