@@ -189,7 +189,7 @@ def test_other_views_of_texts(opened, served, view, button, result):
         if view.startswith("classify"):
             check_faithfulness(page)
             page.locator(".bars button").last.click()
-            page.get_by_text("asked for").wait_for()
+            page.get_by_text(", selected").first.wait_for()
         if view.startswith("draw"):
             assert page.locator(result).count() == 2
             assert page.locator(result).first.evaluate("image => image.naturalWidth") > 0
