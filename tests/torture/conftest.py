@@ -87,7 +87,7 @@ class Child:
     """A regard command in a process of its own; its stderr goes to a file."""
 
     def __init__(self, told: Path, args, before=lambda: None):
-        self.told, self.begun = told, time.monotonic()
+        self.told, self.started = told, time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
             self.live([str(word) for word in args], before)
@@ -135,7 +135,7 @@ class Runs:
         (folder / "recipe.toml").write_text(tomli_w.dumps(settings))
         whole = self.start(folder / "whole")
         assert whole.wait() == 0, whole.said()
-        self.seconds = time.monotonic() - whole._encode_prompts
+        self.seconds = time.monotonic() - whole.started
         self.expected = state_of(folder / "whole")
 
     def start(self, out: Path, *args, before=lambda: None) -> Child:
