@@ -57,7 +57,7 @@ def test_intervals_equal_the_dense_mask(given):
         assert mask.documents is not None
         assert any(len(row.unique()) != len(row.unique_consecutive()) for row in mask.documents)
         return
-    first, end = intervals
+    first, end = intervals.unbind(-1)
     assert first.shape == end.shape and first.shape in ((1, T), (B, T)) and first.min() >= 0 and end.max() <= S
     keys = torch.arange(S)
     visible = (keys >= first[..., None]) & (keys < end[..., None])  # (B, T, S)

@@ -5,6 +5,7 @@ Compiled callables beside a module run uncompiled meanwhile.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +33,8 @@ def edit(
     `layers`, `heads` and `kinds` choose as in `watch`. With `states`, replace the output (B, T, D) of each block instead.
     """
 
-    def replace_weights(name: str) -> Callable:
-        def hook(module: Attention, args: tuple, options: dict, output: Tensor) -> Tensor:
+    def replace_weights(name: str) -> Callable[..., Tensor]:
+        def hook(module: Attention, args: tuple[Tensor, ...], options: dict[str, Any], output: Tensor) -> Tensor:
             q, k, v = args
             weights = attention_weights(q, k, score=module.score, scale=module.scale, **options)
             chosen = check_heads(heads, q, name)
@@ -45,8 +46,8 @@ def edit(
 
         return hook
 
-    def replace_state(name: str) -> Callable:
-        def hook(module: nn.Module, args: tuple, output: object) -> Tensor:
+    def replace_state(name: str) -> Callable[..., Tensor]:
+        def hook(module: nn.Module, args: tuple[object, ...], output: object) -> Tensor:
             if not isinstance(output, Tensor):
                 raise UserError(f"edit of {name}: the states of recurrent cells can only be watched; edit their attention")
             return _check_shape(name, output, fn(name, output))

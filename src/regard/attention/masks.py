@@ -6,6 +6,7 @@ Queries are the last T of the S positions, so that the same mask serves a whole 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -143,9 +144,21 @@ class Mask:
             combined = combined & condition
         return combined[(None,) * (4 - combined.dim())]
 
-    def intervals(self, queries: int, keys: int, device: torch.device | None = None) -> tuple[Tensor, Tensor] | None:
-        """Return the first key that each query sees and the end of those it sees, (B or 1, T) each; None where some query sees
-        more than one interval. Checking documents synchronises with the device once per mask."""
+    def intervals(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
+        """Return the first key that each query sees and the end of those it sees, (B or 1, T, 2) in int32; None where some query
+        sees more than one interval. Computed once for all layers; checking documents synchronises with the device."""
+        key = (queries, keys, device)
+        if key not in self._last_intervals:
+            self._last_intervals.clear()
+            self._last_intervals[key] = self._build_intervals(queries, keys, device)
+        return self._last_intervals[key]
+
+    @cached_property
+    def _last_intervals(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
+        """The last result of `intervals`, for other layers."""
+        return {}
+
+    def _build_intervals(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
         if not self.structure <= INTERVALS or (self.documents is not None and self._document_bounds is None):
             return None
         query = torch.arange(keys - queries, keys, device=device)[None]  # (1, T)
@@ -161,8 +174,7 @@ class Mask:
         if self._document_bounds is not None:
             starts, ends = (bound[:, -queries:] for bound in self._document_bounds)
             first, end = torch.maximum(first, starts), torch.minimum(end, ends)
-        first, end = torch.broadcast_tensors(first.clamp(min=0), end.clamp(max=keys))
-        return first, end
+        return torch.stack(torch.broadcast_tensors(first.clamp(min=0), end.clamp(max=keys)), dim=-1).int()
 
     @cached_property
     def _document_bounds(self) -> tuple[Tensor, Tensor] | None:
@@ -190,7 +202,8 @@ def select_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
     return x if x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
 
 
-def _combine(name, one, other):
+def _combine(name: str, one: Any, other: Any) -> Any:
+    """Return one condition from two of the same name; None is no condition."""
     if one is None or other is None:
         return other if one is None else one
     match name:

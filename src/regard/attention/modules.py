@@ -67,6 +67,6 @@ def layer_index(name: str) -> int | None:
     return int(number.group(1)) if number else None
 
 
-def force_eager() -> AbstractContextManager:
+def force_eager() -> AbstractContextManager[object]:
     """Run compiled callables uncompiled, so that hooks see them; without torch._dynamo imported there are none."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

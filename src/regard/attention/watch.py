@@ -234,7 +234,7 @@ class _Recorder:
     values: bool
     queries: bool
 
-    def record_call(self, name: str, module: Attention, args: tuple, options: dict, output: Tensor) -> None:
+    def record_call(self, name: str, module: Attention, args: tuple[Tensor, ...], options: dict[str, Any], output: Tensor) -> None:
         q, k, v = (part.detach() for part in args)
         first = name not in self.recording.calls
         with torch.no_grad():
@@ -250,7 +250,7 @@ class _Recorder:
             if output.requires_grad:
                 output.register_hook(self._gradient_hook(name, calls, len(calls) - 1, v, first))
 
-    def record_state(self, name: str, layer: nn.Module, args: tuple, output: Any) -> None:
+    def record_state(self, name: str, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._keep(self.recording.states, name, _hidden_state(output).detach(), "states")
 
     def _record(self, name: str, lazy: LazyMap, first: bool) -> RecordedMap:
@@ -259,7 +259,7 @@ class _Recorder:
             lazy = lazy.select_rows(row_indices(rows, lazy.shape[2], name, lazy.device))
         return self.budget.record(lazy, first=first)
 
-    def _gradient_hook(self, name: str, calls: list, number: int, v: Tensor, first: bool) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, name: str, calls: list[RecordedMap | None], number: int, v: Tensor, first: bool) -> Callable[[Tensor], None]:
         """Return a hook that records the gradient of one call's weights when the gradient of its output comes."""
 
         def hook(gradient: Tensor) -> None:

@@ -86,7 +86,7 @@ def prepare(
         bias = bias[(None,) * (4 - bias.dim())].expand(-1, -1, T, S).contiguous()
     padding = max(16, 1 << (K - 1).bit_length()) - K
     q, k = (F.pad(x, (0, padding)) if padding else x for x in (q * (K**-0.5 if scale is None else scale), k))
-    return q.contiguous(), k.contiguous(), torch.stack(found, dim=-1).expand(B, T, 2).int().contiguous(), bias
+    return q.contiguous(), k.contiguous(), found.expand(B, T, 2).contiguous(), bias
 
 
 def launch(kind: str, size: int, out: Tensor, q: Tensor, k: Tensor, intervals: Tensor, bias: Tensor | None) -> None:
