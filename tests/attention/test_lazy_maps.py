@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from regard.attention import lazy_maps
+from regard.attention.calls import ProjectedCall
 from regard.attention.core import attention_weights
 from regard.attention.lazy_maps import (
     REDUCTIONS,
@@ -72,11 +73,9 @@ def test_weights_in_chunks_equal_the_written_out_ones_of_chosen_heads_and_rows(p
     expected = attention_weights(q, k, score=module.score, scale=module.scale, mask=mask, bias=bias)
     heads = data.draw(st.lists(st.integers(0, q.size(1) - 1), min_size=1, unique=True))
     rows = torch.tensor(data.draw(st.lists(st.integers(0, q.size(2) - 1), min_size=1)))
-    options = {"mask": mask, "bias": bias}
-    found = [
-        record_map(weights_map(q, k, module, **options)),
-        record_map(weights_map(q, k, module, heads, **options).select_rows(rows)),
-    ]
+    options = {"score": module.score, "scale": module.scale, "mask": mask, "bias": bias}
+    call = ProjectedCall(name="", kind="self", q=q, k=k, v=k, **options)
+    found = [record_map(weights_map(q, k, **options)), record_map(call.lazy_weights(heads).select_rows(rows))]
     torch.testing.assert_close(found[0].parts["weights"], expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(found[1].parts["weights"], expected[:, heads][:, :, rows], atol=1e-6, rtol=0)
     if mask is not None and (allowed := mask.dense(q.size(2), k.size(2))) is not None:
@@ -87,7 +86,7 @@ def test_weights_in_chunks_equal_the_written_out_ones_of_chosen_heads_and_rows(p
 @torch.no_grad()
 def test_reductions_in_chunks_equal_those_of_the_whole_map(problem, size):
     q, k, module, mask, bias = problem
-    lazy = weights_map(q, k, module, mask=mask, bias=bias)
+    lazy = weights_map(q, k, score=module.score, scale=module.scale, mask=mask, bias=bias)
     w = record_map(lazy).parts["weights"].numpy()
     *_, T, S = w.shape
     size = min(size, S)
@@ -169,14 +168,14 @@ MASKS = [None, Mask(lengths=torch.tensor([999, 400])), Mask(causal=True, lengths
 def test_workspace_of_a_whole_record_is_a_tenth_of_it(dtype, mask):
     """Neither the map nor the mask is copied whole."""
     q, k = torch.randn(2, 2, 2, 1000, 16).to(dtype)
-    recorded, peak = peak_memory(lambda: record_map(weights_map(q, k, Attention(), mask=mask)))
+    recorded, peak = peak_memory(lambda: record_map(weights_map(q, k, mask=mask)))
     assert recorded.nbytes == 2 * 2 * 1000 * 1000 * dtype.itemsize and recorded.nbytes < peak <= 1.1 * recorded.nbytes
 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("keep", REDUCTIONS)
 def test_budget_holds_while_the_record_is_computed(keep, signed):
-    lazy = replace(weights_map(*torch.randn(2, 2, 2, 400, 8), Attention(), mask=MASKS[2]), signed=signed)
+    lazy = replace(weights_map(*torch.randn(2, 2, 2, 400, 8), mask=MASKS[2]), signed=signed)
     for budget in (500_000, 1_000_000):
         recorded, peak = peak_memory(lambda budget=budget: MemoryBudget(budget, 1, keep).record(lazy, first=True))
         assert recorded.nbytes <= peak <= budget
@@ -198,13 +197,15 @@ def test_watching_2000_positions_within_a_budget(keep):
 def test_masks_and_biases_per_head_follow_the_chosen_heads():
     q, k, allowed, bias = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8), torch.rand(1, 4, 5, 5) > 0.5, torch.randn(4, 5, 5)
     expected = attention_weights(q, k, mask=Mask(allowed=allowed), bias=bias)
-    recorded = record_map(weights_map(q, k, Attention(), [3, 1], mask=Mask(allowed=allowed), bias=bias))
+    recorded = record_map(
+        ProjectedCall(name="", kind="self", q=q, k=k, v=k, mask=Mask(allowed=allowed), bias=bias).lazy_weights([3, 1])
+    )
     torch.testing.assert_close(recorded.parts["weights"], expected[:, [3, 1]])
 
 
 @torch.no_grad()
 def test_reserved_bytes_are_not_given_to_maps():
-    budget, lazy = MemoryBudget(40_000, 2), weights_map(*torch.randn(2, 1, 2, 64, 8), Attention())
+    budget, lazy = MemoryBudget(40_000, 2), weights_map(*torch.randn(2, 1, 2, 64, 8))
     first = budget.record(lazy, first=True)
     assert budget.reserve(budget.left - 1200) and not budget.reserve(40_000)
     second = budget.record(lazy, first=True)
@@ -213,7 +214,7 @@ def test_reserved_bytes_are_not_given_to_maps():
 
 def test_half_precision_weights_are_rounded_once():
     q, k = torch.randn(2, 2, 5, 8).bfloat16(), torch.randn(2, 2, 7, 8).bfloat16()
-    recorded = record_map(weights_map(q, k, Attention(), mask=Mask(lengths=torch.tensor([7, 0])))).parts["weights"]
+    recorded = record_map(weights_map(q, k, mask=Mask(lengths=torch.tensor([7, 0])))).parts["weights"]
     expected = attention_weights(q, k, mask=Mask(lengths=torch.tensor([7, 0])))
     assert recorded.dtype == torch.bfloat16 and torch.equal(recorded, expected.bfloat16()) and recorded[1].eq(0).all()
 

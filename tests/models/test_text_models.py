@@ -1,5 +1,7 @@
 """Laws of the models of one text: language models, ELMo, classifiers, taggers."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,7 @@ from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
+from regard.errors import UserError
 from regard.layers.recurrent import RecurrentLayers
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding
@@ -224,10 +227,11 @@ def test_joined_states_continue_as_if_decoded_alone(model):
 @given(text_models(tasks=("classify", "tag")))
 def test_watched_equals_unwatched_and_weights_sum_to_one(model):
     source, lengths = texts()
-    with watch(model) as seen:
+    attends = attention_modules(model)
+    with nullcontext() if attends else pytest.raises(UserError, match="no attention found"), watch(model) as seen:
         watched = model(source, lengths)
     assert torch.equal(watched, model(source, lengths))
-    for name in attention_modules(model):
+    for name in attends:
         assert torch.allclose(seen[name].sum(-1), torch.ones(1, dtype=torch.double))  # padded queries too
         assert all((seen[name][row, ..., length:] == 0).all() for row, length in enumerate(lengths.tolist()))
 

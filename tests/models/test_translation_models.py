@@ -1,5 +1,7 @@
 """Laws of every translation model, for all kinds and settings."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from regard.attention.watch import watch
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
+from regard.errors import UserError
 from regard.recipe import PositionSettings, RecurrentModel, TransformerModel, UniversalModel
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
@@ -229,9 +232,10 @@ def test_joined_states_continue_as_if_decoded_alone(model, first, second):
 def test_watched_equals_unwatched_and_weights_sum_to_one(model):
     inputs = sentences()
     plain = model(*inputs)
-    with watch(model, kinds="cross") as seen:
+    attends = attention_modules(model, kinds="cross")
+    with nullcontext() if attends else pytest.raises(UserError, match="no attention"), watch(model, kinds="cross") as seen:
         assert torch.equal(model(*inputs), plain)
-    if attention_modules(model, kinds="cross"):
+    if attends:
         weights = seen.stack()  # (L, B, H, T, S)
         assert weights.shape[1] == 3 and weights.shape[3:] == (5, 6)
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))

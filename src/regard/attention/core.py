@@ -7,11 +7,13 @@ then serves a group of them (grouped-query attention, Ainslie et al. 2023).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import wraps
+from typing import Protocol, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
 from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
@@ -31,6 +33,24 @@ class DecomposableScore(Protocol):
         """Return the score as a formula, for figures."""
 
 
+Attend = TypeVar("Attend", bound=Callable[..., Tensor])
+
+
+def visible_attention(function: Attend) -> Attend:
+    """Let `watch` and `edit` see the calls of a function `f(q, k, v, *, score, mask, bias, scale, dropout)`, as they see those of
+    `F.scaled_dot_product_attention`: through torch's function modes."""
+
+    @wraps(function)
+    def visible(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        if has_torch_function((q,)):
+            return handle_torch_function(visible, (q, k, v), q, k, v, **options)
+        return function(q, k, v, **options)
+
+    visible.is_attention = True  # type: ignore[attr-defined]
+    return cast(Attend, visible)
+
+
+@visible_attention
 def attend(
     q: Tensor,
     k: Tensor,

@@ -5,16 +5,15 @@ Compiled callables beside a module run uncompiled meanwhile.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import attention_weights, mix
+from regard.attention.calls import AttentionCall
+from regard.attention.interception import force_eager, intercept
 from regard.attention.lazy_maps import check_heads
-from regard.attention.modules import Indices, NamePatterns, attention_modules, force_eager, hidden_state_modules
-from regard.attention.multihead import Attention
+from regard.attention.modules import Indices, NamePatterns, attention_like_modules, hidden_state_modules, select_modules
+from regard.attention.watch import PlaceSelection
 from regard.errors import UserError
 
 
@@ -28,23 +27,24 @@ def edit(
     kinds: NamePatterns = None,
     states: bool = False,
 ) -> Iterator[None]:
-    """Replace the weights (B, H, T, S) of each attention module by `fn(name, weights)` while the context is open.
+    """Replace the weights (B, H, T, S) of each attention module of any PyTorch model by `fn(name, weights)` while the context is
+    open.
 
     `layers`, `heads` and `kinds` choose as in `watch`. With `states`, replace the output (B, T, D) of each block instead.
     """
 
-    def replace_weights(name: str) -> Callable[..., Tensor]:
-        def hook(module: Attention, args: tuple[Tensor, ...], options: dict[str, Any], output: Tensor) -> Tensor:
-            q, k, v = args
-            weights = attention_weights(q, k, score=module.score, scale=module.scale, **options)
-            chosen = check_heads(heads, q, name)
-            picked = weights if chosen is None else weights[:, chosen]
-            changed = _check_shape(name, picked, fn(name, picked))
-            if chosen is not None:
-                changed = weights.index_copy(1, torch.tensor(chosen, device=weights.device), changed.to(weights.dtype))
-            return mix(F.dropout(changed, module.dropout, module.training), v)
+    selection = PlaceSelection(layers, kinds)
+    select_modules(attention_like_modules(model), layers, None)
 
-        return hook
+    def replace_weights(call: AttentionCall, make: Callable[[], Tensor]) -> Tensor:
+        if not selection.selects(call):
+            return make()
+        weights, chosen = call.weights(), check_heads(heads, call.heads, call.name)
+        picked = weights if chosen is None else weights[:, chosen]
+        changed = _check_shape(call.name, picked, fn(call.name, picked))
+        if chosen is not None:
+            changed = weights.index_copy(1, torch.tensor(chosen, device=weights.device), changed.to(weights.dtype))
+        return call.output(changed)
 
     def replace_state(name: str) -> Callable[..., Tensor]:
         def hook(module: nn.Module, args: tuple[object, ...], output: object) -> Tensor:
@@ -54,14 +54,15 @@ def edit(
 
         return hook
 
+    if not states:
+        with intercept(model, replace_weights) as interceptor:
+            yield
+        selection.check(interceptor)
+        return
     with ExitStack() as stack:
         stack.enter_context(force_eager())
-        if states:
-            for name, layer in hidden_state_modules(model, layers, kinds).items():
-                stack.callback(layer.register_forward_hook(replace_state(name)).remove)
-        else:
-            for name, module in attention_modules(model, layers, kinds).items():
-                stack.callback(module.register_forward_hook(replace_weights(name), with_kwargs=True).remove)
+        for name, layer in hidden_state_modules(model, layers, kinds).items():
+            stack.callback(layer.register_forward_hook(replace_state(name)).remove)
         yield
 
 

@@ -7,7 +7,7 @@ Hard attention looks at one position, sampled from the weights. No gradient flow
 import torch
 from torch import Tensor
 
-from regard.attention.core import DecomposableScore, attention_weights, mix
+from regard.attention.core import DecomposableScore, attention_weights, mix, visible_attention
 from regard.attention.masks import Mask
 from regard.attention.multihead import Attention
 
@@ -50,14 +50,17 @@ class HardAttention(SoftAttention):
         return torch.multinomial(weights.flatten(0, 2), 1).view(weights.shape[:3])
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
-        weights = attention_weights(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale)
+        return attend_hard(q, k, v, module=self, score=self.score, mask=mask, bias=bias, scale=self.scale)
+
+    def select(self, weights: Tensor) -> Tensor:
+        """Return the weights (B, H, T, S) that mix the values: 1 at one position of each query."""
         positions = self.sample(weights) if self.training else weights.argmax(-1)
         one_hot = torch.zeros_like(weights).scatter_(-1, positions[..., None], 1.0)
         if not self.training:
-            return mix(one_hot, v)
+            return one_hot
         self.step_weights.append(weights)
         self.samples.append(positions)
-        return mix(torch.where(self.soft[:, None, None, None], weights, one_hot), v)
+        return torch.where(self.soft[:, None, None, None], weights, one_hot)
 
     def log_probs(self) -> Tensor:
         """Return log p of each sampled position, 0 in sequences with soft attention: (B, H, T)."""
@@ -69,3 +72,19 @@ class HardAttention(SoftAttention):
         """Return the entropy of the weights of each query, in nats: (B, H, T)."""
         weights = self.weights()
         return -(weights * weights.clamp(min=1e-30).log()).sum(-1)
+
+
+@visible_attention
+def attend_hard(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    module: HardAttention,
+    score: DecomposableScore | None = None,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Return the values at the positions that `module` selects by the weights of `attend`."""
+    return mix(module.select(attention_weights(q, k, score=score, mask=mask, bias=bias, scale=scale)), v)

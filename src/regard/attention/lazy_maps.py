@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention import weights_kernel
-from regard.attention.core import DotProductScore, attention_weights
+from regard.attention.core import DotProductScore, Score, attention_weights
 from regard.attention.masks import Mask
 from regard.attention.modules import Indices
-from regard.attention.multihead import Attention
 from regard.attention.record import MapShape, RecordedMap, part_shapes
 from regard.errors import UserError
 
@@ -66,32 +65,42 @@ class LazyMap:
 def weights_map(
     q: Tensor,
     k: Tensor,
-    module: Attention,
-    heads: list[int] | None = None,
     *,
+    score: Score | None = None,
     mask: Mask | None = None,
     bias: Tensor | None = None,
+    scale: float | None = None,
 ) -> LazyMap:
-    """Return the attention weights of a module for these queries and keys, to be computed in chunks."""
+    """Return the attention weights of queries and keys, to be computed in chunks."""
     (B, _, T, _), S = q.shape, k.size(-2)
-    q, k, mask, bias = select_heads(q, k, heads, mask=mask, bias=bias)
 
     def compute(batch: slice, rows: Tensor | slice) -> Tensor:
         return attention_weights(
             q[batch],
             k[batch],
-            score=module.score,
+            score=score,
             mask=None if mask is None else mask.select_batch(batch),
             bias=bias if bias is None or bias.dim() < 4 or bias.size(0) == 1 else bias[batch],
-            scale=module.scale,
+            scale=scale,
             rows=rows,
             min_dtype=q.dtype,
         )
 
-    if module.score is None and weights_kernel.can_run(q, mask):
-        fill = partial(weights_kernel.fill_record, q=q, k=k, mask=mask, bias=bias, scale=module.scale)
+    if score is None and weights_kernel.can_run(q, mask):
+        fill = partial(weights_kernel.fill_record, q=q, k=k, mask=mask, bias=bias, scale=scale)
         return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, fill=fill)
-    return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, width=1 if module.score is None else k.size(-1))
+    return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, width=1 if score is None else k.size(-1))
+
+
+def existing_map(weights: Tensor, heads: list[int] | None = None, *, signed: bool = False) -> LazyMap:
+    """Return weights (B, H, T, S) that a model computed itself, or their gradients, to be copied in chunks."""
+    chosen = weights if heads is None else weights[:, heads]
+    B, H, T, S = chosen.shape
+
+    def compute(batch: slice, rows: Tensor | slice) -> Tensor:
+        return chosen[batch][:, :, rows]
+
+    return LazyMap((B, H, T, S), weights.dtype, weights.device, compute, signed=signed)
 
 
 def gradient_map(gradient: Tensor, v: Tensor, heads: list[int] | None = None) -> LazyMap:
@@ -125,11 +134,11 @@ def select_heads(
     )
 
 
-def check_heads(heads: Indices, q: Tensor, name: str) -> list[int] | None:
+def check_heads(heads: Indices, number: int, name: str) -> list[int] | None:
     """Return the chosen heads as a list; raise UserError where the module has no such head."""
     for head in heads or ():
-        if not 0 <= head < q.size(1):
-            raise UserError(f"heads = {list(heads or ())}: {name} has {q.size(1)}, counted from 0")
+        if not 0 <= head < number:
+            raise UserError(f"heads = {list(heads or ())}: {name} has {number}, counted from 0")
     return None if heads is None else list(heads)
 
 

@@ -1,12 +1,9 @@
 """Find the attention modules of a model by name, layer and pattern."""
 
 import re
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-import torch
 from torch import nn
 
 from regard.attention.multihead import Attention
@@ -15,44 +12,44 @@ from regard.errors import UserError
 Indices = Sequence[int] | None
 NamePatterns = str | Sequence[str] | None
 Module = TypeVar("Module", bound=nn.Module)
+ATTENTION_CLASS = re.compile(r"atten|attn", re.IGNORECASE)
 
 
 def attention_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, Attention]:
     """Return the attention modules of a model by names such as `decoder.blocks.0.cross_attention`."""
     found = {
-        _eager_name(name).removesuffix(".attend"): module
+        eager_name(name).removesuffix(".attend"): module
         for name, module in model.named_modules()
         if isinstance(module, Attention)
     }
     return select_modules(found, layers, kinds)
 
 
+def attention_like_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules of any model that probably attend: regard's own, or those whose class is called attention."""
+    own = attention_modules(model)
+    if own:
+        return dict(own)
+    named = {eager_name(name): module for name, module in model.named_modules() if ATTENTION_CLASS.search(type(module).__name__)}
+    return {name: module for name, module in named.items() if not any(other.startswith(f"{name}.") for other in named)}
+
+
 def hidden_state_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, nn.Module]:
     """Return the modules whose outputs are hidden states, by name: blocks with attention in them, and recurrent layers."""
-    blocks = {block.group() for name in attention_modules(model) if (block := re.match(r".*\.\d+(?=\.)", name))}
-    found = {_eager_name(name): module for name, module in model.named_modules()}
+    blocks = {block.group() for name in attention_like_modules(model) if (block := re.match(r"(.*?\.)?\d+(?=\.)", name))}
+    found = {eager_name(name): module for name, module in model.named_modules()}
     chosen = {name: module for name, module in found.items() if name in blocks or isinstance(module, nn.RNNBase)}
     return select_modules(chosen, layers, kinds)
 
 
-def _eager_name(name: str) -> str:
-    return name.removeprefix("_orig_mod.")  # which torch.compile puts in front
+def eager_name(name: str) -> str:
+    """Return the name of a module without what torch.compile puts in front."""
+    return name.removeprefix("_orig_mod").removeprefix(".")
 
 
 def select_modules(found: dict[str, Module], layers: Indices, kinds: NamePatterns) -> dict[str, Module]:
     """Return the modules in `layers` whose names match one of the patterns; raise UserError where no layer is there."""
-    patterns = [kinds] if isinstance(kinds, str) else kinds
-    try:
-        chosen = {
-            name: module
-            for name, module in found.items()
-            if (layers is None or layer_index(name) in layers)
-            and (patterns is None or any(re.search(pattern, name) for pattern in patterns))
-        }
-    except re.error as error:
-        raise UserError(
-            f"kinds = {kinds!r}: not a regular expression ({error}); use names such as 'self', 'cross', 'decoder.*self'"
-        ) from None
+    chosen = {name: module for name, module in found.items() if matches(name, _kind_by_name(name), layers, kinds)}
     if found and not chosen and layers is not None and not any(layer_index(name) in layers for name in found):
         numbers = sorted({number for name in found if (number := layer_index(name)) is not None})
         raise UserError(
@@ -61,12 +58,30 @@ def select_modules(found: dict[str, Module], layers: Indices, kinds: NamePattern
     return chosen
 
 
+def matches(name: str, kind: str, layers: Indices, kinds: NamePatterns) -> bool:
+    """Return whether a module of this name and kind is in `layers` and is of one of the kinds, or matches one of the patterns."""
+    if layers is not None and layer_index(name) not in layers:
+        return False
+    try:
+        patterns = [kinds] if isinstance(kinds, str) else kinds
+        return patterns is None or any(_is_of_kind(name, kind, pattern) for pattern in patterns)
+    except re.error as error:
+        raise UserError(
+            f"kinds = {kinds!r}: not a regular expression ({error}); use names such as 'self', 'cross', 'decoder.*self'"
+        ) from None
+
+
+def _is_of_kind(name: str, kind: str, pattern: str) -> bool:
+    if pattern in ("self", "cross", "causal"):
+        return kind == pattern or (pattern == "self" and kind == "causal")
+    return re.search(pattern, name) is not None
+
+
+def _kind_by_name(name: str) -> str:
+    return "cross" if "cross" in name else "self"
+
+
 def layer_index(name: str) -> int | None:
     """Return the number of the layer in a module's name, if it has one."""
     number = re.search(r"\.(\d+)(\.|$)", name)
     return int(number.group(1)) if number else None
-
-
-def force_eager() -> AbstractContextManager[object]:
-    """Run compiled callables uncompiled, so that hooks see them; without torch._dynamo imported there are none."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -24,6 +24,9 @@ from safetensors.numpy import save_file
 
 from regard.errors import UserError
 from regard.files import atomic_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VERSION = 1
 RECORD_KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
@@ -35,6 +38,10 @@ SIDES = {
 }
 """The sides whose tokens are queries and keys."""
 MapShape = tuple[int, int, int, int]
+Tokens = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Any]
+"""The tokens of one text, of several, or of each side of a record."""
+Attentions = Sequence["Tensor | np.ndarray"]
+"""One map (B, H, T, S) per layer."""
 
 
 def part_shapes(kind: str, size: int, shape: MapShape) -> dict[str, tuple[int, ...]]:
@@ -219,7 +226,7 @@ class Record:
             raise UserError(f"{path}: a damaged record of attention ({type(error).__name__}: {str(error)[:80]})") from None
 
     @staticmethod
-    def from_transformers(attentions: Any, tokens: Any = None) -> "Record":
+    def from_transformers(attentions: Attentions | Mapping[str, Attentions], tokens: Tokens | None = None) -> "Record":
         """Return a record of `outputs.attentions` of a transformers model (a tuple of one (B, H, T, S) per layer), or for an
         encoder–decoder of {"encoder": outputs.encoder_attentions, "decoder": outputs.decoder_attentions, "cross":
         outputs.cross_attentions}."""
@@ -239,10 +246,10 @@ class Record:
                 prefix = "" if stack == "text" else "encoder." if stack == "encoder" else "decoder."
                 name = f"{prefix}blocks.{number}.{'cross' if stack == 'cross' else 'self'}_attention"
                 call = RecordedMap("weights", tuple(layer.shape), {"weights": layer}).numpy()
-                modules[name] = module_record(name, [call])
+                modules[name] = module_record(name, [call], stack=stack)
         return Record(modules, normalize_tokens(tokens))
 
-    def to_bertviz(self, pattern: str = "", row: int = 0) -> tuple[Any, ...]:
+    def to_bertviz(self, pattern: str = "", row: int = 0) -> "tuple[Tensor, ...]":
         """Return the input of BertViz's head_view and model_view: a tensor (1, H, T, S) per layer whose name matches, for one row
         of the batch."""
         import torch  # nothing else here needs it
@@ -255,17 +262,21 @@ class Record:
 
 
 def module_record(
-    name: str, calls: list[RecordedMap], heads: Sequence[int] | None = None, rows: list[int] | None = None
+    name: str,
+    calls: list[RecordedMap],
+    heads: Sequence[int] | None = None,
+    rows: list[int] | None = None,
+    *,
+    stack: str = "text",
 ) -> ModuleRecord:
-    """Return the record of a module, with its layer, kind and sides read from a name like `decoder.blocks.0.cross_attention`."""
-    kind = "cross" if "cross" in name else "self"
-    stack = "cross" if kind == "cross" else next((side for side in ("encoder", "decoder") if name.startswith(side + ".")), "text")
+    """Return the record of a module of a stack (one of SIDES), with its layer read from its name."""
+    kind = "cross" if stack == "cross" else "self"
     number = re.search(r"\.(\d+)\.", "." + name)
     recorded_heads = list(range(calls[0].shape[1]) if heads is None else heads)
     return ModuleRecord(name, None if number is None else int(number.group(1)), kind, *SIDES[stack], recorded_heads, calls, rows)
 
 
-def normalize_tokens(tokens: Any) -> dict[str, Any]:
+def normalize_tokens(tokens: Tokens | None) -> dict[str, Any]:
     """Return the tokens of a record from one text (a list of strings), several (a list of those), or a mapping of sides."""
     if tokens is None:
         return {}

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.modules import layer_index
-from regard.attention.watch import AttentionRecording, watch
+from regard.attention.recording import AttentionRecording
+from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.explain.target import AttributionTarget, without_cudnn
 

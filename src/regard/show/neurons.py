@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention.modules import attention_modules
 from regard.attention.positions import PositionEncoding
 from regard.attention.record import ModuleRecord
-from regard.attention.watch import AttentionRecording
+from regard.attention.recording import AttentionRecording
 from regard.errors import UserError
 from regard.show.figures.head_views import head_entropies
 from regard.show.figures.labels import clean, shorten

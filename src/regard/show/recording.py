@@ -11,7 +11,8 @@ from torch import Tensor
 
 from regard.attention.modules import attention_modules
 from regard.attention.record import ModuleRecord, Record
-from regard.attention.watch import AttentionRecording, watch
+from regard.attention.recording import AttentionRecording
+from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.tasks.base import Run
