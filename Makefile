@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
+# models of other libraries that the tests watch; apart from the rest, because transformers imports any torchvision that it finds
+FOREIGN := torchvision timm open_clip_torch ftfy wcwidth
 DEV := $(VENV)/.dev
 # a process that is killed fails its test by name; replaced, the others would wait for it forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
@@ -29,6 +31,7 @@ dev: $(DEV)
 
 $(DEV): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)/foreign $(FOREIGN)
 	touch $@
 
 demo: setup

@@ -15,6 +15,7 @@ their fused inference path, in which no attention can be seen.
 import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -141,6 +142,10 @@ class Interceptor(TorchFunctionMode):
             return self.on_call(sdpa, lambda: func(*args, **kwargs))
         if func is F.multi_head_attention_forward:
             self.crosses = args[0] is not args[1]
+            if not torch.is_grad_enabled() and not self.running[-1].module.training and torch.backends.mha.get_fastpath_enabled():
+                warnings.warn(
+                    "torch.nn's fused inference path is off while watching: outputs differ by rounding", stacklevel=2
+                )
             try:
                 with self:
                     return _multi_head_attention_forward(*args, **kwargs)

@@ -12,7 +12,7 @@ from regard.errors import UserError
 Indices = Sequence[int] | None
 NamePatterns = str | Sequence[str] | None
 Module = TypeVar("Module", bound=nn.Module)
-ATTENTION_CLASS = re.compile(r"atten|attn", re.IGNORECASE)
+ATTENTION_CLASS = re.compile(r"attention|attend|attn", re.IGNORECASE)
 
 
 def attention_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, Attention]:
