@@ -112,6 +112,10 @@ def transformers_models(batch: int, length: int, rounds: int) -> list[dict[str, 
     return alternate(
         {
             "transformers, fused": Variant(lambda: fused(ids)),
+            "transformers, fused, watched under 1 GB": Variant(lambda: fused(ids), lambda: regard.watch(fused, budget="1GB")),
+            "transformers, fused, watched under 1 GB, top": Variant(
+                lambda: fused(ids), lambda: regard.watch(fused, budget="1GB", keep="top")
+            ),
             "transformers, with weights": Variant(lambda: eager(ids, output_attentions=True)),
         },
         rounds,

@@ -88,7 +88,8 @@ def test_weights_kernel_equals_the_written_out_equation(dtype, structure, with_b
         parts = {
             name: torch.full(shape, 7.0, device="cuda") for name, shape in part_shapes(kind, size, tuple(whole.shape)).items()
         }
-        assert weights_kernel.can_run(q, mask) and weights_kernel.fill_record(parts, kind, size, q, k, mask=mask, bias=bias)
+        inputs = weights_kernel.KernelInputs(q, k, mask, bias)
+        assert weights_kernel.can_run(q, k, mask) and inputs.fill(parts, kind, size)
         expected = (
             whole
             if kind == "weights"
@@ -101,5 +102,33 @@ def test_weights_kernel_equals_the_written_out_equation(dtype, structure, with_b
 
 def test_weights_kernel_declines_what_it_does_not_support():
     q, k = torch.randn(1, 2, 8, 16, device="cuda"), torch.randn(1, 2, 8, 16, device="cuda")
-    assert not weights_kernel.can_run(q, Mask(causal=True, grid=GridPattern(2, 2, "row")))
-    assert not weights_kernel.fill_record({}, "top", 3, q, k) and not weights_kernel.fill_record({}, "blocks", 3, q, k)
+    assert not weights_kernel.can_run(q, k, Mask(causal=True, grid=GridPattern(2, 2, "row")))
+    inputs = weights_kernel.KernelInputs(q, k)
+    assert not inputs.fill({}, "top", 3) and not inputs.fill({}, "blocks", 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_kernel_reads_any_layout_in_chunks(dtype):
+    """Queries and keys as other libraries lay them out: (B, T, H, K) seen as (B, H, T, K)."""
+    q, k = (torch.randn(3, n, 4, 40, device="cuda", dtype=dtype).transpose(1, 2) for n in (70, 90))
+    mask = Mask(lengths=torch.tensor([90, 60, 1], device="cuda"))
+    whole = attention_weights(q, k, mask=mask, scale=0.3)
+    inputs = weights_kernel.KernelInputs(q, k, mask, scale=0.3)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    for batch, rows in ((slice(0, 3), slice(0, 70)), (slice(1, 3), slice(5, 66)), (slice(2, 3), slice(69, 70))):
+        found = inputs.weights(batch, rows)
+        torch.testing.assert_close(found.float(), whole[batch, :, rows].float(), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("S", [1, 7, 64, 500, 1024, 5000])
+def test_largest_weights_equal_topk(dtype, S):
+    weights = torch.randn(3, 2, 37, S, device="cuda").mul(4).softmax(-1).to(dtype)
+    weights[0, 0] = 0  # rows that look nowhere
+    weights[0, 1] = weights[0, 1, :, :1]  # ties everywhere
+    for number in {1, min(5, S), S}:
+        values, keys = weights.new_empty(3, 2, 37, number), weights.new_empty(3, 2, 37, number, dtype=torch.int16)
+        weights_kernel.largest(weights, values, keys)
+        assert torch.equal(values.sort(-1, descending=True).values, weights.topk(number).values)
+        assert torch.equal(values, weights.gather(-1, keys.long()))
+        assert keys.long().sort(-1).values.diff(dim=-1).gt(0).all(), "no key twice"

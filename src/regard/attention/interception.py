@@ -143,9 +143,7 @@ class Interceptor(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             self.crosses = args[0] is not args[1]
             if not torch.is_grad_enabled() and not self.running[-1].module.training and torch.backends.mha.get_fastpath_enabled():
-                warnings.warn(
-                    "torch.nn's fused inference path is off while watching: outputs differ by rounding", stacklevel=2
-                )
+                warnings.warn("torch.nn's fused inference path is off while watching: outputs differ by rounding", stacklevel=2)
             try:
                 with self:
                     return _multi_head_attention_forward(*args, **kwargs)

@@ -6,7 +6,6 @@ A chunk goes into one preallocated tensor, or is reduced and dropped at once, so
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from regard.attention import weights_kernel
 from regard.attention.core import DotProductScore, Score, attention_weights
-from regard.attention.masks import Mask
+from regard.attention.masks import NO_MASK, Mask
 from regard.attention.modules import Indices
 from regard.attention.record import MapShape, RecordedMap, part_shapes
 from regard.errors import UserError
@@ -45,6 +44,8 @@ class LazyMap:
     """Numbers needed to compute one entry: an additive score sums over this many."""
     signed: bool = False
     """Whether its rows are no distributions (gradients), and so have no entropy."""
+    live_copies: int = LIVE_COPIES
+    """Tensors of a chunk's size that are alive while it is computed."""
     fill: Callable[[dict[str, Tensor], str, int], bool] = lambda parts, kind, size: False
     """Computes a record in one pass where a kernel can (weights_kernel.py); returns whether it did."""
 
@@ -86,9 +87,13 @@ def weights_map(
             min_dtype=q.dtype,
         )
 
-    if score is None and weights_kernel.can_run(q, mask):
-        fill = partial(weights_kernel.fill_record, q=q, k=k, mask=mask, bias=bias, scale=scale)
-        return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, fill=fill)
+    if score is None and weights_kernel.can_run(q, k, mask):
+        inputs = weights_kernel.KernelInputs(q, k, mask or NO_MASK, bias, scale)
+
+        def compute_by_kernel(batch: slice, rows: Tensor | slice) -> Tensor:
+            return inputs.weights(batch, rows) if isinstance(rows, slice) else compute(batch, rows)
+
+        return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute_by_kernel, fill=inputs.fill, live_copies=1)
     return LazyMap((B, q.size(1), T, S), q.dtype, q.device, compute, width=1 if score is None else k.size(-1))
 
 
@@ -171,9 +176,7 @@ def record_map(lazy: LazyMap, kind: str = "weights", size: int = 1, workspace: i
             case "weights":
                 parts["weights"][batch, :, queries] = chunk
             case "top":
-                keys = (chunk.abs() if lazy.signed else chunk).topk(size).indices
-                parts["values"][batch, :, queries] = chunk.gather(-1, keys)
-                parts["keys"][batch, :, queries] = keys
+                keep_largest(chunk, parts["values"][batch, :, queries], parts["keys"][batch, :, queries], lazy.signed)
             case "blocks":
                 first = queries.start // size
                 means = F.avg_pool2d(chunk, (min(size, chunk.size(-2)), min(size, chunk.size(-1))), ceil_mode=True)
@@ -184,11 +187,22 @@ def record_map(lazy: LazyMap, kind: str = "weights", size: int = 1, workspace: i
     return RecordedMap(kind, lazy.shape, parts, size)
 
 
+def keep_largest(chunk: Tensor, values: Tensor, keys: Tensor, signed: bool) -> None:
+    """Write the largest entries of each row of a chunk (by magnitude, if signed) and their keys into a record."""
+    number = values.size(-1)
+    if not signed and values.is_contiguous() and weights_kernel.can_select(chunk, number):
+        weights_kernel.largest(chunk, values, keys)
+        return
+    found = (chunk.abs() if signed else chunk).topk(number).indices
+    values.copy_(chunk.gather(-1, found))
+    keys.copy_(found)
+
+
 def _bytes_per_entry(kind: str, size: int, lazy: LazyMap) -> int:
     """Return the bytes needed to compute and reduce one entry of a map."""
     item, S = lazy.dtype.itemsize, max(1, lazy.shape[3])
     reduction = {"top": lazy.signed * item + -(-size * (8 + 2 * item) // S), "entropy": 8}.get(kind, 0)
-    return LIVE_COPIES * lazy.width * item + reduction
+    return lazy.live_copies * lazy.width * item + reduction
 
 
 def iterate_chunks(shape: MapShape, entries: int, multiple: int = 1) -> Iterator[tuple[slice, slice]]:

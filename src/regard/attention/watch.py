@@ -115,8 +115,8 @@ class PlaceSelection:
         given = ", ".join(f"{name} = {value!r}" for name, value in asked.items() if value is not None)
         patterns = [self.kinds] if isinstance(self.kinds, str) else list(self.kinds or ())
         near = [name for pattern in patterns for name in difflib.get_close_matches(pattern, self.found, 3, 0.3)]
-        names = list(dict.fromkeys(near)) or [*self.found][:3]
-        raise UserError(f"{given}: no attention of the model matches; {len(self.found)} were seen, such as {', '.join(names)}")
+        examples = ", ".join(list(dict.fromkeys(near)) or [*self.found][:3])
+        raise UserError(f"{given}: no attention of the model matches; {len(self.found)} were seen, such as {examples}")
 
 
 @dataclass

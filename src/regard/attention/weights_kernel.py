@@ -1,17 +1,23 @@
-"""A Triton kernel that computes attention weights, their block means or their entropies in one pass, without a temporary map.
+"""Triton kernels: attention weights, their block means or their entropies in one pass, without a temporary map, and the largest
+weights of each row.
 
 Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of exp(s - m)
 (online softmax, Milakov & Gimelshein 2018), once for the weights exp(s - m) / l. A mask reaches the kernel as one interval of
-keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. The kernel must
-equal the written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it,
-lazy_maps.py computes a map in chunks.
+keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. Queries and
+keys are read where they lie, in any layout. The largest weights of a row are found by bisection: a weight in [0, 1] is ordered as its
+bits, so that 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the
+written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, lazy_maps.py computes
+a map in chunks.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.masks import ALL_ROWS, NO_MASK, Mask
 
 try:
     import triton
@@ -21,6 +27,8 @@ except ImportError:
 
 SUPPORTED_MASKS = {"causal", "prefix", "lengths", "starts", "window", "documents", "allowed"}
 MAX_HEAD_WIDTH = 256
+MAX_KEYS = 8192
+"""Keys of a row whose largest weights are selected by one program."""
 LARGEST_BLOCK = 32
 """Block means up to this size are computed by one program; larger ones are averages of these."""
 
@@ -28,83 +36,121 @@ BIAS_LAYOUTS = {(False, False): "shared", (False, True): "head", (True, False): 
 """Whether each sentence and each head has a bias of its own."""
 
 
-def can_run(q: Tensor, mask: Mask | None) -> bool:
-    """Return whether the kernel supports these queries under this mask."""
+def can_run(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
+    """Return whether the kernel supports these queries and keys under this mask."""
     return (
         triton is not None
         and q.is_cuda
         and q.size(-1) <= MAX_HEAD_WIDTH
+        and q.stride(-1) == k.stride(-1) == 1
         and (mask or NO_MASK).structure <= SUPPORTED_MASKS
         and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
     )
 
 
-def fill_record(
-    parts: dict[str, Tensor],
-    kind: str,
-    size: int,
-    q: Tensor,
-    k: Tensor,
-    *,
-    mask: Mask | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-) -> bool:
-    """Compute the tensors that a record keeps of a map (`part_shapes`) into `parts`; return False for a kind the kernel lacks."""
-    if kind not in ("weights", "entropy", "blocks") or (kind == "blocks" and size & (size - 1)):
-        return False
-    q, k, intervals, bias = prepare(q, k, mask or NO_MASK, bias, scale)
-    if kind != "blocks":
-        launch(kind, 1, parts[kind], q, k, intervals, bias)
-    elif size <= LARGEST_BLOCK:
-        launch(kind, size, parts["means"], q, k, intervals, bias)
-    else:
-        B, H, T, S = (*q.shape[:3], k.size(2))
-        sums = q.new_empty(B, H, -(-T // LARGEST_BLOCK), -(-S // LARGEST_BLOCK), dtype=torch.float32)
-        launch("sums", LARGEST_BLOCK, sums, q, k, intervals, bias)
-        sums = F.avg_pool2d(sums, size // LARGEST_BLOCK, ceil_mode=True, divisor_override=1)
-        heights, widths = (torch.full((-(-n // size),), size, device=q.device) for n in (T, S))
-        heights[-1], widths[-1] = T - (len(heights) - 1) * size, S - (len(widths) - 1) * size
-        parts["means"].copy_(sums / (heights[:, None] * widths))
-    return True
+@dataclass(frozen=True)
+class KernelInputs:
+    """Queries (B, H, T, K) and keys (B, G, S, K) of a map of weights, and what the kernel reads beside them."""
+
+    q: Tensor
+    k: Tensor
+    mask: Mask = NO_MASK
+    bias: Tensor | None = None
+    scale: float | None = None
+
+    def fill(self, parts: dict[str, Tensor], kind: str, size: int) -> bool:
+        """Compute the tensors that a record keeps of a map (`part_shapes`) into `parts`; return False for a kind that needs the
+        weights in chunks."""
+        if kind not in ("weights", "entropy", "blocks") or (kind == "blocks" and size & (size - 1)):
+            return False
+        if kind != "blocks":
+            self._launch(kind, 1, parts[kind])
+        elif size <= LARGEST_BLOCK:
+            self._launch(kind, size, parts["means"])
+        else:
+            B, H, T, S = (*self.q.shape[:3], self.k.size(2))
+            sums = self.q.new_empty(B, H, -(-T // LARGEST_BLOCK), -(-S // LARGEST_BLOCK), dtype=torch.float32)
+            self._launch("sums", LARGEST_BLOCK, sums)
+            sums = F.avg_pool2d(sums, size // LARGEST_BLOCK, ceil_mode=True, divisor_override=1)
+            heights, widths = (torch.full((-(-n // size),), size, device=sums.device) for n in (T, S))
+            heights[-1], widths[-1] = T - (len(heights) - 1) * size, S - (len(widths) - 1) * size
+            parts["means"].copy_(sums / (heights[:, None] * widths))
+        return True
+
+    def weights(self, batch: slice, rows: slice) -> Tensor:
+        """Return the weights of some sentences and queries."""
+        B, T = len(range(self.q.size(0))[batch]), len(range(self.q.size(2))[rows])
+        out = self.q.new_empty(B, self.q.size(1), T, self.k.size(2))
+        self._launch("weights", 1, out, batch, rows)
+        return out
+
+    @cached_property
+    def _mask(self) -> tuple[Tensor, Tensor | None]:
+        """The interval of keys [first, end) of each query (B, T, 2), and the bias (B or 1, H or 1, T, S) with the part of the
+        mask that is no interval."""
+        (B, _, T, _), S, bias = self.q.shape, self.k.size(2), self.bias
+        found = self.mask.intervals(T, S, self.q.device)
+        if found is None:
+            allowed = self.mask.dense(T, S, self.q.device)
+            assert allowed is not None, "an empty mask is an interval"
+            bias = torch.where(allowed, self.q.new_zeros(()) if bias is None else bias, float("-inf"))
+            found = NO_MASK.intervals(T, S, self.q.device)
+            assert found is not None
+        if bias is not None:
+            bias = bias[(None,) * (4 - bias.dim())].expand(-1, -1, T, S).contiguous()
+        return found.expand(B, T, 2).contiguous(), bias
+
+    def _launch(self, kind: str, size: int, out: Tensor, batch: slice = ALL_ROWS, rows: slice = ALL_ROWS) -> None:
+        intervals, bias = self._mask
+        q, k, intervals = self.q[batch, :, rows], self.k[batch], intervals[batch, rows].contiguous()
+        if bias is not None:
+            bias = bias[batch if bias.size(0) > 1 else ALL_ROWS, :, rows].contiguous()
+        layout = "none" if bias is None else BIAS_LAYOUTS[bias.size(0) > 1, bias.size(1) > 1]
+        (B, H, T, width), (G, S) = q.shape, k.shape[1:3]
+        assert out.is_contiguous() and q.stride(3) == k.stride(3) == 1
+        attention_map_kernel[(triton.cdiv(T, TILE.value), H, B)](
+            q,
+            k,
+            out,
+            intervals,
+            bias,
+            (T, S, H // G, width),
+            (*q.stride()[:3], *k.stride()[:3]),
+            width**-0.5 if self.scale is None else self.scale,
+            layout,
+            kind,
+            size,
+            max(16, 1 << (width - 1).bit_length()),
+        )
 
 
-def prepare(
-    q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None, scale: float | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return what the kernel reads, all contiguous: scaled queries and keys whose width is a power of two, the interval of keys
-    [first, end) of each query (B, T, 2), and the bias (B or 1, H or 1, T, S) with the part of the mask that is no interval."""
-    (B, _, T, K), S = q.shape, k.size(2)
-    found = mask.intervals(T, S, q.device)
-    if found is None:
-        allowed = mask.dense(T, S, q.device)
-        assert allowed is not None, "an empty mask is an interval"
-        bias = torch.where(allowed, q.new_zeros(()) if bias is None else bias, float("-inf"))
-        found = NO_MASK.intervals(T, S, q.device)
-        assert found is not None
-    if bias is not None:
-        bias = bias[(None,) * (4 - bias.dim())].expand(-1, -1, T, S).contiguous()
-    padding = max(16, 1 << (K - 1).bit_length()) - K
-    q, k = (F.pad(x, (0, padding)) if padding else x for x in (q * (K**-0.5 if scale is None else scale), k))
-    return q.contiguous(), k.contiguous(), found.expand(B, T, 2).contiguous(), bias
+def can_select(weights: Tensor, number: int) -> bool:
+    """Return whether `largest` supports these weights."""
+    return triton is not None and weights.is_cuda and weights.size(-1) <= MAX_KEYS and number <= weights.size(-1)
 
 
-def launch(kind: str, size: int, out: Tensor, q: Tensor, k: Tensor, intervals: Tensor, bias: Tensor | None) -> None:
-    (B, H, T, K), (G, S) = q.shape, k.shape[1:3]
-    layout = "none" if bias is None else BIAS_LAYOUTS[bias.size(0) > 1, bias.size(1) > 1]
-    assert out.is_contiguous()
-    attention_map_kernel[(triton.cdiv(T, TILE.value), H, B)](q, k, out, intervals, bias, T, S, H // G, layout, kind, size, K)
+def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
+    """Write the largest weights of each row (…, S) and their keys, in the order of keys, into `values` and `keys` (…, N)."""
+    assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
+    width, rows = max(16, 1 << (weights.size(-1) - 1).bit_length()), weights[..., 0].numel()
+    height = max(1, MAX_KEYS // 2 // width)
+    bits = 30 if weights.dtype == torch.float32 else 14  # 1.0 is the largest weight, and its next bit is the sign of the exponent
+    largest_weights_kernel[(triton.cdiv(rows, height),)](
+        weights, values, keys, rows, weights.size(-1), values.size(-1), bits, height, width
+    )
 
 
 if triton is not None:
     TILE = tl.constexpr(64)
 
     @triton.jit
-    def tile_scores(q, k, bias, n, rows, first, end, T, S, BIAS: tl.constexpr, K: tl.constexpr):
+    def tile_scores(q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr):
         """Return the scores of a tile of queries and the TILE keys from n on; -inf outside of each query's interval."""
+        T, S, width = sizes[0], sizes[1], sizes[3]
         keys, dims = n + tl.arange(0, TILE), tl.arange(0, K)
-        tile = tl.load(k + keys[None, :].to(tl.int64) * K + dims[:, None], mask=keys[None, :] < S, other=0.0)
-        s = tl.dot(q, tile, input_precision="ieee")  # which concerns float32 alone
+        real = (keys[None, :] < S) & (dims[:, None] < width)
+        tile = tl.load(k + keys[None, :].to(tl.int64) * k_stride + dims[:, None], mask=real, other=0.0)
+        s = tl.dot(q, tile, input_precision="ieee") * scale  # "ieee" concerns float32 alone
         if BIAS != "none":
             inside = (rows[:, None] < T) & (keys[None, :] < S)
             s += tl.load(bias + rows[:, None].to(tl.int64) * S + keys[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -112,27 +158,30 @@ if triton is not None:
 
     @triton.jit
     def attention_map_kernel(
-        q,  # (B, H, T, K), scaled
+        q,  # (B, H, T, K)
         k,  # (B, G, S, K)
         out,  # (B, H, T, S) weights, (B, H, T) entropies, (B, H, ⌈T/SIZE⌉, ⌈S/SIZE⌉) block means or sums
         intervals,  # (B, T, 2)
         bias,  # (B or 1, H or 1, T, S)
-        T,
-        S,
-        queries_per_key,  # heads that share one head of keys
+        sizes,  # T, S, heads that share one head of keys, width of a head
+        strides,  # of q, then of k: sentences, heads, positions
+        scale,
         BIAS: tl.constexpr,
         KIND: tl.constexpr,
         SIZE: tl.constexpr,
-        K: tl.constexpr,
+        K: tl.constexpr,  # a power of two
     ):
+        T, S = sizes[0], sizes[1]
         h, b, H = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64), tl.num_programs(1)
         head = b * H + h
         rows, dims = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, K)
         real = rows < T
         first = tl.load(intervals + 2 * (b * T + rows), mask=real, other=2147483647)
         end = tl.load(intervals + 2 * (b * T + rows) + 1, mask=real, other=0)
-        queries = tl.load(q + head * T * K + rows[:, None].to(tl.int64) * K + dims[None, :], mask=real[:, None], other=0.0)
-        k += (b * (H // queries_per_key) + h // queries_per_key) * S * K
+        q += b * strides[0] + h * strides[1]
+        k += b * strides[3] + (h // sizes[2]) * strides[4]
+        inside = real[:, None] & (dims[None, :] < sizes[3])
+        queries = tl.load(q + rows[:, None].to(tl.int64) * strides[2] + dims[None, :], mask=inside, other=0.0)
         if BIAS == "head":
             bias += h * T * S
         elif BIAS == "batch":
@@ -142,7 +191,7 @@ if triton is not None:
 
         m, total = tl.full((TILE,), -float("inf"), tl.float32), tl.zeros((TILE,), tl.float32)
         for n in range(tl.min(first) // TILE * TILE, tl.max(end), TILE):
-            s = tile_scores(queries, k, bias, n, rows, first, end, T, S, BIAS, K)
+            s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
             larger = tl.maximum(m, tl.max(s, 1))
             base = tl.where(larger == -float("inf"), 0.0, larger)  # no key seen so far
             total = total * tl.exp(m - base) + tl.sum(tl.exp(s - base[:, None]), 1)
@@ -153,7 +202,7 @@ if triton is not None:
 
         entropy = tl.zeros((TILE,), tl.float32)
         for n in range(0, S, TILE):
-            s = tile_scores(queries, k, bias, n, rows, first, end, T, S, BIAS, K)
+            s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
             p = tl.exp(s - m[:, None]) * normalizer[:, None]
             if KIND == "weights":
                 keys = n + tl.arange(0, TILE)
@@ -173,3 +222,36 @@ if triton is not None:
                 tl.store(place, blocks.to(out.dtype.element_ty), mask=(down[:, None] < high) & (across[None, :] < wide))
         if KIND == "entropy":
             tl.store(out + head * T + rows, entropy, mask=real)
+
+    @triton.jit
+    def largest_weights_kernel(
+        weights,  # (rows, S), in [0, 1]
+        values,  # (rows, number)
+        keys,  # (rows, number)
+        rows,
+        S,
+        number,
+        BITS: tl.constexpr,  # of a weight, without the sign and the bits that are zero up to 1.0
+        HEIGHT: tl.constexpr,
+        WIDTH: tl.constexpr,  # a power of two from S on
+    ):
+        at, key = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT), tl.arange(0, WIDTH)
+        real = (at[:, None] < rows) & (key[None, :] < S)
+        weight = tl.load(weights + at[:, None] * S + key[None, :], mask=real, other=0.0)
+        if BITS == 30:
+            bits = weight.to(tl.int32, bitcast=True)
+        else:
+            bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
+        bits = tl.where(real, bits, -1)
+        smallest = tl.zeros((HEIGHT,), tl.int32)  # the largest number that at least `number` weights reach
+        for i in tl.static_range(BITS):
+            higher = smallest | (1 << (BITS - 1 - i))
+            reached = tl.sum((bits >= higher[:, None]).to(tl.int32), 1)
+            smallest = tl.where(reached >= number, higher, smallest)
+        above = bits > smallest[:, None]
+        equal = (bits == smallest[:, None]).to(tl.int32)
+        left = number - tl.sum(above.to(tl.int32), 1)
+        kept = above | ((equal > 0) & (tl.cumsum(equal, 1) <= left[:, None]))
+        place = at[:, None] * number + tl.cumsum(kept.to(tl.int32), 1) - 1
+        tl.store(values + place, weight, mask=kept & real)
+        tl.store(keys + place, key[None, :].to(keys.dtype.element_ty), mask=kept & real)
