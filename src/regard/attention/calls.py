@@ -83,13 +83,12 @@ class ProjectedCall(AttentionCall):
         return self.q.size(1)
 
     def is_causal(self) -> bool:
-        T, S = self.q.size(2), self.k.size(2)
-        if T != S or T == 1 or (self.mask or NO_MASK).causal:
+        (T, S), mask = (self.q.size(2), self.k.size(2)), self.mask or NO_MASK
+        if T != S or T == 1 or mask.causal:
             return T == S > 1
-        allowed = (self.mask or NO_MASK).dense(T, S, self.q.device)
-        if allowed is None and self.bias is not None:
-            allowed = self.bias > torch.finfo(self.bias.dtype).min / 2
-        return allowed is not None and not bool(allowed[0, 0].expand(T, S).triu(1).any())
+        hidden = self.bias.lt(torch.finfo(self.bias.dtype).min / 2) if self.bias is not None and not mask.structure else None
+        hidden = ~mask.allowed if mask.structure == {"allowed"} and mask.allowed is not None else hidden
+        return hidden is not None and hides_later_keys(hidden)
 
     def lazy_weights(self, heads: list[int] | None) -> LazyMap:
         q, k, mask, bias = select_heads(self.q.detach(), self.k.detach(), heads, mask=self.mask, bias=_detach(self.bias))
@@ -207,6 +206,11 @@ def sdpa_call(  # the arguments of F.scaled_dot_product_attention
         dropout=dropout_p,
         output_shape=None if query.dim() == 4 else tuple(query.shape[:-1]),
     )
+
+
+def hides_later_keys(hidden: Tensor) -> bool:
+    """Return whether a mask that broadcasts to (B, H, T, S) hides every later key; synchronises with the device."""
+    return hidden.size(-2) > 1 and not bool((~hidden[(0,) * (hidden.dim() - 2)]).triu(1).any())
 
 
 def canonical_layout(x: Tensor, heads: int | None) -> Tensor:

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from regard.attention.calls import AttentionCall
 from regard.attention.interception import force_eager, intercept
 from regard.attention.lazy_maps import check_heads
-from regard.attention.modules import Indices, NamePatterns, attention_like_modules, hidden_state_modules, select_modules
+from regard.attention.modules import (
+    Indices,
+    NamePatterns,
+    attention_like_modules,
+    hidden_state_modules,
+    named_modules,
+    select_modules,
+)
 from regard.attention.watch import PlaceSelection
 from regard.errors import UserError
 
@@ -34,7 +41,7 @@ def edit(
     """
 
     selection = PlaceSelection(layers, kinds)
-    select_modules(attention_like_modules(model), layers, None)
+    select_modules(attention_like_modules(named_modules(model)), layers, None)
 
     def replace_weights(call: AttentionCall, make: Callable[[], Tensor]) -> Tensor:
         if not selection.selects(call):

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
-from regard.attention.modules import eager_name
+from regard.attention.modules import named_modules
 
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "nan_to_num"}
 SAME_WEIGHTS = CASTS | {"dropout", "masked_fill", "masked_fill_", "mul", "__mul__", "mul_", "__getitem__", "narrow"}
@@ -99,6 +99,7 @@ class Interceptor(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
         self.thread, self.crosses = threading.get_ident(), False
+        self.modules = named_modules(self.model)
 
     # the modules that are running
 
@@ -300,18 +301,24 @@ def _einsum_order(equation: object, at: int, found: SoftmaxOutput) -> list[int] 
 
 @contextmanager
 def intercept(model: nn.Module, on_call: OnCall) -> Iterator[Interceptor]:
-    """Let `on_call` make every call of attention in a model while the context is open. Compiled models run as their modules."""
+    """Let `on_call` make every call of attention in a model while the context is open. Compiled models run as their modules.
+
+    Hooks follow which module runs; torch.nn's modules without children (layers of weights, norms, dropout) get none, for none of
+    them attends.
+    """
     interceptor = Interceptor(model, on_call)
-    with ExitStack() as stack:
-        stack.enter_context(force_eager())
-        for name, module in model.named_modules():
-            name = eager_name(name).removesuffix(".attend") or type(module).__name__
-            enter = module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True)
-            leave = module.register_forward_hook(interceptor.leave_module, always_call=True)
-            stack.callback(enter.remove)
-            stack.callback(leave.remove)
-        stack.enter_context(interceptor)
-        yield interceptor
+    hooks = []
+    try:
+        for name, module in interceptor.modules.items():
+            if any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.") or not name:
+                name = name.removesuffix(".attend") or type(module).__name__
+                hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
+                hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
+        with force_eager(), interceptor:
+            yield interceptor
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _enter(interceptor: Interceptor, name: str) -> Callable[..., None]:

@@ -17,34 +17,34 @@ ATTENTION_CLASS = re.compile(r"attention|attend|attn", re.IGNORECASE)
 
 def attention_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, Attention]:
     """Return the attention modules of a model by names such as `decoder.blocks.0.cross_attention`."""
-    found = {
-        eager_name(name).removesuffix(".attend"): module
-        for name, module in model.named_modules()
-        if isinstance(module, Attention)
-    }
-    return select_modules(found, layers, kinds)
+    return select_modules(_own_attention(named_modules(model)), layers, kinds)
 
 
-def attention_like_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of any model that probably attend: regard's own, or those whose class is called attention."""
-    own = attention_modules(model)
+def named_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return every module of a model by its name, without what torch.compile puts in front."""
+    return {name.removeprefix("_orig_mod").removeprefix("."): module for name, module in model.named_modules()}
+
+
+def _own_attention(modules: dict[str, nn.Module]) -> dict[str, Attention]:
+    return {name.removesuffix(".attend"): module for name, module in modules.items() if isinstance(module, Attention)}
+
+
+def attention_like_modules(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return the modules of any model that probably attend: regard's own, or the innermost whose class is called attention."""
+    own = _own_attention(modules)
     if own:
         return dict(own)
-    named = {eager_name(name): module for name, module in model.named_modules() if ATTENTION_CLASS.search(type(module).__name__)}
-    return {name: module for name, module in named.items() if not any(other.startswith(f"{name}.") for other in named)}
+    named = {name: module for name, module in modules.items() if ATTENTION_CLASS.search(type(module).__name__)}
+    outer = {name[:end] for name in named for end in range(len(name)) if name[end] == "."}
+    return {name: module for name, module in named.items() if name not in outer}
 
 
 def hidden_state_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, nn.Module]:
     """Return the modules whose outputs are hidden states, by name: blocks with attention in them, and recurrent layers."""
-    blocks = {block.group() for name in attention_like_modules(model) if (block := re.match(r"(.*?\.)?\d+(?=\.)", name))}
-    found = {eager_name(name): module for name, module in model.named_modules()}
-    chosen = {name: module for name, module in found.items() if name in blocks or isinstance(module, nn.RNNBase)}
+    modules = named_modules(model)
+    blocks = {block.group() for name in attention_like_modules(modules) if (block := re.match(r"(.*?\.)?\d+(?=\.)", name))}
+    chosen = {name: module for name, module in modules.items() if name in blocks or isinstance(module, nn.RNNBase)}
     return select_modules(chosen, layers, kinds)
-
-
-def eager_name(name: str) -> str:
-    """Return the name of a module without what torch.compile puts in front."""
-    return name.removeprefix("_orig_mod").removeprefix(".")
 
 
 def select_modules(found: dict[str, Module], layers: Indices, kinds: NamePatterns) -> dict[str, Module]:

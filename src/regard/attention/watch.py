@@ -26,6 +26,7 @@ from regard.attention.modules import (
     attention_like_modules,
     hidden_state_modules,
     matches,
+    named_modules,
     select_modules,
 )
 from regard.attention.record import RecordedMap
@@ -56,13 +57,14 @@ def watch(
     `states` adds the output of each layer, `values` the values, `queries` the queries and keys of the chosen heads and the inputs
     of the softmax, and `gradients` those of the loss by the weights, once backward() is called.
     """
-    expected = select_modules(attention_like_modules(model), layers, kinds)
+    modules = named_modules(model)
+    expected = select_modules(attention_like_modules(modules), layers, kinds)
     memory = MemoryBudget(budget, max(1, len(expected)) * (1 + gradients), keep)
     recording = AttentionRecording(
         heads=None if heads is None else list(heads),
         rows=None if rows is None else list(rows),
         budget=memory,
-        has_decoder=any("decoder" in name.split(".") for name, _ in model.named_modules()),
+        has_decoder=any("decoder" in name.split(".") for name in modules),
     )
     selection = PlaceSelection(layers, kinds)
     recorder = _Recorder(recording, memory, selection, gradients=gradients, values=values, queries=queries)
@@ -96,7 +98,7 @@ class PlaceSelection:
 
     def check(self, interceptor: Interceptor) -> None:
         """Raise UserError where the model ran, and nothing was found or selected."""
-        ran = [name for name in attention_like_modules(interceptor.model) if name in interceptor.ran]
+        ran = [name for name in attention_like_modules(interceptor.modules) if name in interceptor.ran]
         if self.found and (unseen := [name for name in ran if name not in interceptor.attended]):
             names = f"{', '.join(unseen[:3])}{', …' * bool(unseen[3:])}"
             warnings.warn(f"no attention was seen in {names}: it is not a softmax over all keys", stacklevel=4)

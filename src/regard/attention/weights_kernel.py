@@ -4,8 +4,8 @@ weights of each row.
 Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of exp(s - m)
 (online softmax, Milakov & Gimelshein 2018), once for the weights exp(s - m) / l. A mask reaches the kernel as one interval of
 keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. Queries and
-keys are read where they lie, in any layout. The largest weights of a row are found by bisection: a weight in [0, 1] is ordered as its
-bits, so that 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the
+keys are read where they lie, in any layout. The largest weights of a row are found by bisection: weights in [0, 1] are ordered as
+their bits, so that 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the
 written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, lazy_maps.py computes
 a map in chunks.
 """
@@ -29,6 +29,8 @@ SUPPORTED_MASKS = {"causal", "prefix", "lengths", "starts", "window", "documents
 MAX_HEAD_WIDTH = 256
 MAX_KEYS = 8192
 """Keys of a row whose largest weights are selected by one program."""
+ROW_ENTRIES = 2048
+"""Entries that one warp selects from: sums over a row stay within a warp as long as the row does."""
 LARGEST_BLOCK = 32
 """Block means up to this size are computed by one program; larger ones are averages of these."""
 
@@ -133,10 +135,19 @@ def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     """Write the largest weights of each row (…, S) and their keys, in the order of keys, into `values` and `keys` (…, N)."""
     assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
     width, rows = max(16, 1 << (weights.size(-1) - 1).bit_length()), weights[..., 0].numel()
-    height = max(1, MAX_KEYS // 2 // width)
+    height = max(1, ROW_ENTRIES // width)
     bits = 30 if weights.dtype == torch.float32 else 14  # 1.0 is the largest weight, and its next bit is the sign of the exponent
     largest_weights_kernel[(triton.cdiv(rows, height),)](
-        weights, values, keys, rows, weights.size(-1), values.size(-1), bits, height, width
+        weights,
+        values,
+        keys,
+        rows,
+        weights.size(-1),
+        values.size(-1),
+        bits,
+        height,
+        width,
+        num_warps=max(1, width // ROW_ENTRIES),
     )
 
 
