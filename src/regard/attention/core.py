@@ -34,6 +34,8 @@ class DecomposableScore(Protocol):
 
 
 Attend = TypeVar("Attend", bound=Callable[..., Tensor])
+VISIBLE_ATTENTION: set[Callable[..., Tensor]] = set()
+"""The functions that `visible_attention` decorated."""
 
 
 def visible_attention(function: Attend) -> Attend:
@@ -46,7 +48,7 @@ def visible_attention(function: Attend) -> Attend:
             return handle_torch_function(visible, (q, k, v), q, k, v, **options)
         return function(q, k, v, **options)
 
-    visible.is_attention = True  # type: ignore[attr-defined]
+    VISIBLE_ATTENTION.add(visible)
     return cast(Attend, visible)
 
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
+from regard.attention.core import VISIBLE_ATTENTION
 from regard.attention.modules import named_modules
 
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "nan_to_num"}
@@ -36,6 +37,8 @@ SAME_WEIGHTS = CASTS | {"dropout", "masked_fill", "masked_fill_", "mul", "__mul_
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand"}
 AXIS_SWAPS = {"transpose", "permute", "swapaxes", "swapdims", "movedim", "mT", "t"}
 PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
+SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
+ENTRIES = {F.scaled_dot_product_attention, F.multi_head_attention_forward, *SOFTMAX}
 HEAD_COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "heads", "nhead")
 CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "context", "cross_attention_states")
 CROSS_NAMES = re.compile(r"cross|encoder_attn|EncDecAttention|multihead_attn")
@@ -89,6 +92,7 @@ class Interceptor(TorchFunctionMode):
 
     model: nn.Module
     on_call: OnCall
+    modules: dict[str, nn.Module]
     running: list[ModuleCall] = field(default_factory=list)
     softmaxes: dict[int, SoftmaxOutput] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
@@ -99,7 +103,6 @@ class Interceptor(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
         self.thread, self.crosses = threading.get_ident(), False
-        self.modules = named_modules(self.model)
 
     # the modules that are running
 
@@ -129,9 +132,9 @@ class Interceptor(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.running:
+        if not self.running or not (self.softmaxes or func in ENTRIES or func in VISIBLE_ATTENTION):  # nearly all functions
             return func(*args, **kwargs)
-        if getattr(func, "is_attention", False):
+        if func in VISIBLE_ATTENTION:
             name = self._place()
             q, k, v = args
             known = {key: value for key, value in kwargs.items() if key in ("score", "mask", "bias", "scale", "dropout")}
@@ -150,10 +153,9 @@ class Interceptor(TorchFunctionMode):
                     return _multi_head_attention_forward(*args, **kwargs)
             finally:
                 self.crosses = False
-        name = getattr(func, "__name__", "")
-        if name == "softmax":
+        if func in SOFTMAX:
             return self._softmax(func, args, kwargs)
-        return self._follow(func, name, args, kwargs) if self.softmaxes else func(*args, **kwargs)
+        return self._follow(func, getattr(func, "__name__", ""), args, kwargs)
 
     def _softmax(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         output: Tensor = func(*args, **kwargs)
@@ -300,13 +302,13 @@ def _einsum_order(equation: object, at: int, found: SoftmaxOutput) -> list[int] 
 
 
 @contextmanager
-def intercept(model: nn.Module, on_call: OnCall) -> Iterator[Interceptor]:
+def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] | None = None) -> Iterator[Interceptor]:
     """Let `on_call` make every call of attention in a model while the context is open. Compiled models run as their modules.
 
     Hooks follow which module runs; torch.nn's modules without children (layers of weights, norms, dropout) get none, for none of
     them attends.
     """
-    interceptor = Interceptor(model, on_call)
+    interceptor = Interceptor(model, on_call, modules or named_modules(model))
     hooks = []
     try:
         for name, module in interceptor.modules.items():

@@ -4,6 +4,7 @@ A chunk goes into one preallocated tensor, or is reduced and dropped at once, so
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -279,9 +280,9 @@ class MemoryBudget:
             return "weights", 1
         powers = [2**n for n in range(1, (S // MIN_KEY_BLOCKS).bit_length())]
         sizes: Sequence[int] = {"blocks": powers, "top": range(S, 0, -1), "rows": range(2, T + 1), "entropy": ()}[self.keep]
-        chosen = next((size for size in sizes if fits(self.keep, size)), None)
-        if chosen is not None:
-            return self.keep, chosen
+        finest = bisect_left(sizes, True, key=lambda size: fits(self.keep, size))  # from fine to coarse
+        if finest < len(sizes):
+            return self.keep, sizes[finest]
         return ("entropy" if fits("entropy", 1) and not lazy.signed else "nothing"), 1
 
 

@@ -69,7 +69,7 @@ def watch(
     selection = PlaceSelection(layers, kinds)
     recorder = _Recorder(recording, memory, selection, gradients=gradients, values=values, queries=queries)
     with ExitStack() as stack:
-        interceptor = stack.enter_context(intercept(model, recorder.record_call))
+        interceptor = stack.enter_context(intercept(model, recorder.record_call, modules))
         for name, layer in hidden_state_modules(model, layers).items() if states else ():
             stack.callback(layer.register_forward_hook(partial(recorder.record_state, name)).remove)
         yield recording

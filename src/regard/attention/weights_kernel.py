@@ -5,9 +5,9 @@ Each program handles TILE queries of one head and reads the keys twice: once for
 (online softmax, Milakov & Gimelshein 2018), once for the weights exp(s - m) / l. A mask reaches the kernel as one interval of
 keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. Queries and
 keys are read where they lie, in any layout. The largest weights of a row are found by bisection: weights in [0, 1] are ordered as
-their bits, so that 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the
-written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, lazy_maps.py computes
-a map in chunks.
+their bits, so that at most 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must
+equal the written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is
+computed in chunks (lazy_maps.py).
 """
 
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ SUPPORTED_MASKS = {"causal", "prefix", "lengths", "starts", "window", "documents
 MAX_HEAD_WIDTH = 256
 MAX_KEYS = 8192
 """Keys of a row whose largest weights are selected by one program."""
-ROW_ENTRIES = 2048
-"""Entries that one warp selects from: sums over a row stay within a warp as long as the row does."""
+ENTRIES_PER_WARP = 2048
+"""Sums over a row stay within a warp up to this length."""
 LARGEST_BLOCK = 32
 """Block means up to this size are computed by one program; larger ones are averages of these."""
 
@@ -134,25 +134,19 @@ def can_select(weights: Tensor, number: int) -> bool:
 def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     """Write the largest weights of each row (…, S) and their keys, in the order of keys, into `values` and `keys` (…, N)."""
     assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
-    width, rows = max(16, 1 << (weights.size(-1) - 1).bit_length()), weights[..., 0].numel()
-    height = max(1, ROW_ENTRIES // width)
-    bits = 30 if weights.dtype == torch.float32 else 14  # 1.0 is the largest weight, and its next bit is the sign of the exponent
-    largest_weights_kernel[(triton.cdiv(rows, height),)](
-        weights,
-        values,
-        keys,
-        rows,
-        weights.size(-1),
-        values.size(-1),
-        bits,
-        height,
-        width,
-        num_warps=max(1, width // ROW_ENTRIES),
+    S, number = weights.size(-1), values.size(-1)
+    width, rows = max(32, 1 << (S - 1).bit_length()), weights[..., 0].numel()
+    # rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a half of diffuse ones the mean
+    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=weights.dtype)
+    most, mean = bounds.view(torch.int32 if weights.dtype == torch.float32 else torch.int16).tolist()
+    largest_weights_kernel[(triton.cdiv(rows, ROWS.value),)](
+        weights, values, keys, rows, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
     )
 
 
 if triton is not None:
     TILE = tl.constexpr(64)
+    ROWS = tl.constexpr(8)
 
     @triton.jit
     def tile_scores(q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr):
@@ -242,27 +236,31 @@ if triton is not None:
         rows,
         S,
         number,
-        BITS: tl.constexpr,  # of a weight, without the sign and the bits that are zero up to 1.0
-        HEIGHT: tl.constexpr,
+        most,  # fewer than `number` weights have at least these bits
+        mean,
         WIDTH: tl.constexpr,  # a power of two from S on
     ):
-        at, key = tl.program_id(0).to(tl.int64) * HEIGHT + tl.arange(0, HEIGHT), tl.arange(0, WIDTH)
-        real = (at[:, None] < rows) & (key[None, :] < S)
-        weight = tl.load(weights + at[:, None] * S + key[None, :], mask=real, other=0.0)
-        if BITS == 30:
-            bits = weight.to(tl.int32, bitcast=True)
-        else:
-            bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
-        bits = tl.where(real, bits, -1)
-        smallest = tl.zeros((HEIGHT,), tl.int32)  # the largest number that at least `number` weights reach
-        for i in tl.static_range(BITS):
-            higher = smallest | (1 << (BITS - 1 - i))
-            reached = tl.sum((bits >= higher[:, None]).to(tl.int32), 1)
-            smallest = tl.where(reached >= number, higher, smallest)
-        above = bits > smallest[:, None]
-        equal = (bits == smallest[:, None]).to(tl.int32)
-        left = number - tl.sum(above.to(tl.int32), 1)
-        kept = above | ((equal > 0) & (tl.cumsum(equal, 1) <= left[:, None]))
-        place = at[:, None] * number + tl.cumsum(kept.to(tl.int32), 1) - 1
-        tl.store(values + place, weight, mask=kept & real)
-        tl.store(keys + place, key[None, :].to(keys.dtype.element_ty), mask=kept & real)
+        key = tl.arange(0, WIDTH)
+        for i in range(ROWS):
+            row = tl.program_id(0).to(tl.int64) * ROWS + i
+            real = (key < S) & (row < rows)
+            weight = tl.load(weights + row * S + key, mask=real, other=0.0)
+            if weight.dtype == tl.float32:
+                bits = weight.to(tl.int32, bitcast=True)
+            else:
+                bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
+            bits = tl.where(real, bits, -1)
+            low, high = 0 * most, most  # `number` weights or more reach `low`, fewer reach `high`
+            middle = tl.minimum(mean, high - 1)
+            while high - low > 1:
+                reached = tl.sum((bits >= middle).to(tl.int32), 0)
+                low = tl.where(reached >= number, middle, low)
+                high = tl.where(reached >= number, high, middle)
+                high = tl.where(reached == number, low + 1, high)
+                middle = (low + high) // 2
+            equal = (bits == low).to(tl.int32)
+            left = number - tl.sum((bits > low).to(tl.int32), 0)
+            kept = (bits > low) | ((equal > 0) & (tl.cumsum(equal, 0) <= left))
+            place = tl.cumsum(kept.to(tl.int32), 0) - 1
+            tl.store(values + row * number + place, weight, mask=kept & real)
+            tl.store(keys + row * number + place, key.to(keys.dtype.element_ty), mask=kept & real)
