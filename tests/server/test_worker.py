@@ -24,7 +24,7 @@ def make_worker(run, **settings):
 
 def make_job(run, prompt="Der", client="a", tokens=5):
     return Job(
-        lambda on_token: generate_task(run, prompt, SamplingParams(tokens), callback=on_token), client=client, decodes=True
+        lambda callback: generate_task(run, prompt, SamplingParams(tokens), callback=callback), client=client, decodes=True
     )
 
 
@@ -130,7 +130,7 @@ def test_failing_job_does_not_affect_others(runs):
     async def scenario():
         worker = make_worker(runs["gpt"])
         worker.start()
-        bad = Job(lambda on_token: 1 / 0, client="a")
+        bad = Job(lambda callback: 1 / 0, client="a")
         wrong = make_job(runs["gpt"], "Der " * 300)
         good = make_job(runs["gpt"])
         worker.submit([bad, wrong, good])

@@ -55,20 +55,25 @@ class SamplingRequest(ApiRequest):
     seed: Seed = 0
 
 
-class TranslateRequest(SamplingRequest):
-    text: Texts
+class SearchRequest(SamplingRequest):
+    """Settings of a beam search."""
+
     beam: Beam | None = None
     length_penalty: LengthPenalty | None = None
     max_tokens: Tokens | None = None
     number: Number = 1
+    stream: bool = False
+    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
+
+
+class TranslateRequest(SearchRequest):
+    text: Texts
     task: Name | None = None
     """For a run of several tasks, the one to do."""
     alignment: bool = False
     """Also return the attention of each target word over the source."""
     beam_tree: bool = False
     """Also return the tree of the beam search."""
-    stream: bool = False
-    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
 
 
 class GenerateRequest(SamplingRequest):
@@ -122,15 +127,10 @@ class EmbedRequest(TextOrImageRequest):
     pool: Literal["mean", "cls", "words"] = "mean"
 
 
-class CaptionRequest(SamplingRequest):
+class CaptionRequest(SearchRequest):
     image: ImageData
-    beam: Beam | None = None
-    length_penalty: LengthPenalty | None = None
-    max_tokens: Tokens | None = None
-    number: Number = 1
     attention: bool = False
     """Also return the attention of each word over the image."""
-    stream: bool = False
 
 
 class MatchRequest(ApiRequest):
