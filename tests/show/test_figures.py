@@ -11,7 +11,7 @@ from regard.errors import UserError
 from regard.show.figures.curves import score_by_length, score_over_length, training_curves
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure
 from regard.show.figures.html_pages import HtmlReport, html_report
-from regard.show.figures.matrix import attention_matrix, head_matrices, matrix_text
+from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
 from regard.show.figures.style import render, save_figure, to_svg
 from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure, norm_figure, softmax_gradients
 
@@ -28,7 +28,13 @@ def svg_words(svg):
 
 FIGURES = {
     "alignment": lambda: attention_matrix(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
-    "heads": lambda: head_matrices(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
+    "heads": lambda: matrix_grid(
+        np.stack([matrix(4, 5, h) for h in range(6)]),
+        list("abcde"),
+        list("wxyz"),
+        [f"head {head + 1}" for head in range(6)],
+        title="layer 1",
+    ),
     "training": lambda: training_curves(
         [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]
     ),

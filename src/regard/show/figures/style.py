@@ -18,7 +18,9 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import Colormap, ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
 from regard.errors import UserError
@@ -169,10 +171,21 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=TEXT, pad=7, parse_math=False)
 
 
-def wrap_title(title: str | None, width: float) -> tuple[str, float]:
-    """Break a figure's title for a figure of this width; return it and its height in inches, 0 without a title."""
+def titled_figure(title: str | None, width: float, body: float, *, gap: float = 0.08) -> tuple[Figure, float]:
+    """Return a figure with a title in its top left corner, and the inches from its top edge to the body below the title."""
     lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
-    return lines, 0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0
+    top = MARGIN + (0.2 * (lines.count("\n") + 1) + gap if lines else 0)
+    figure = Figure(figsize=(width, top + body + MARGIN))
+    draw_title(figure, lines)
+    return figure, top
+
+
+def colour_bar(axes: Axes, scale: Normalize, colours: Colormap, pad: float = 3, **settings: Any) -> Colorbar:
+    """Fill the axes with the colour bar of a scale."""
+    bar = axes.figure.colorbar(ScalarMappable(scale, colours), cax=axes, **settings)
+    bar.outline.set(edgecolor=FAINT, linewidth=0.6)
+    axes.tick_params(labelsize=SMALL - 0.5, length=0, pad=pad)
+    return bar
 
 
 def draw_text(figure: Figure, left: float, top: float, text: str, **settings: Any) -> None:
