@@ -13,7 +13,7 @@ from regard.show.figures.halting_steps import HaltingColumn, halting_figure
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
 from regard.show.figures.style import render, save_figure, to_svg
-from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure, norm_figure, softmax_gradients
+from regard.show.figures.teaching import norm_figure, softmax_gradients
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
 
@@ -37,18 +37,6 @@ FIGURES = {
     ),
     "training": lambda: training_curves(
         [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]
-    ),
-    "complexity": lambda: layer_timing_figure(
-        [
-            TimingPanel(
-                "longer sequences",
-                "n",
-                {
-                    "one": TimingCurve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
-                    "two": TimingCurve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16]),
-                },
-            )
-        ]
     ),
     "steps": lambda: halting_figure(
         [HaltingColumn("source", ["a", "$x^2$"], [1, 3], 4), HaltingColumn("output", ["<b>", "", "c"], [0, 2, 3], 3)]
