@@ -134,13 +134,13 @@ def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
 
 def row_entropies(weights: np.ndarray) -> np.ndarray:
     """Return -Σ w ln w of the rows: (…, T, S) -> (…, T), in nats."""
-    return -(weights * np.log(np.maximum(weights, TINY))).sum(-1)
+    return np.asarray(-(weights * np.log(np.maximum(weights, TINY))).sum(-1))
 
 
 def head_entropies(weights: np.ndarray) -> np.ndarray:
     """Return the mean entropy of the rows that attend to anything: (…, T, S) -> (…), in nats."""
     attends = weights.sum(-1) > 0.5
-    return (row_entropies(weights) * attends).sum(-1) / np.maximum(attends.sum(-1), 1)
+    return np.asarray((row_entropies(weights) * attends).sum(-1) / np.maximum(attends.sum(-1), 1))
 
 
 def head_distances(weights: np.ndarray) -> np.ndarray:

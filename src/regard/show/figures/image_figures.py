@@ -82,7 +82,7 @@ def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: fl
 
 
 def tile_height(pixels: np.ndarray) -> float:
-    return TILE * pixels.shape[0] / pixels.shape[1]
+    return float(TILE * pixels.shape[0] / pixels.shape[1])
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class NeuronQuery:
 
     @property
     def sums(self) -> np.ndarray:
-        return self.terms.sum(-1)
+        return np.asarray(self.terms.sum(-1))
 
     @property
     def bias(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class NeuronQuery:
 
     @property
     def masked(self) -> np.ndarray:
-        return ~np.isfinite(self.scores)
+        return np.asarray(~np.isfinite(self.scores))
 
     @property
     def left_out(self) -> str:

@@ -6,11 +6,11 @@ Figures use matplotlib's object API; settings that only rcParams offers hold ins
 import io
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import matplotlib
@@ -145,12 +145,13 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
         ]
     )
     linear = linear.clip(0, 1)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
 
 
 def text_widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
     """Return the width of each word in inches at this font size (call inside `house_style`)."""
-    renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points, weight=weight)
+    renderer = cast(Any, RendererAgg)(1, 1, 200)  # matplotlib has no types for it
+    font = font_manager.FontProperties(size=points, weight=weight)
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
@@ -262,6 +263,13 @@ def figure_format(path: str | Path, *, pages: bool = False) -> str:
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write the figure in the format that the file name ends in."""
     write_file(path, render(figure, figure_format(path)))
+
+
+def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[], str]) -> None:
+    """Write a figure, or where the file name ends in .html a page; nothing without a file."""
+    if out is not None:
+        kind = figure_format(out, pages=True)
+        write_file(out, page().encode() if kind == "html" else render(figure(), kind))
 
 
 def write_file(path: str | Path, content: bytes) -> None:
