@@ -173,10 +173,12 @@ def fill_references(run: Any, examples: Any) -> Any:
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
     if run.task.explains == "translation":
-        return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
+        return SentencePairs(
+            examples.text, [found.text for found in run._best(examples.text)], name=examples.name, lines=examples.lines
+        )
     if run.task.explains == "label":
         labels = [found[0].label for found in run.classify(examples.text)]
-        return LabelledTexts(examples.text, labels, examples.name, lines=examples.lines)
+        return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
 
 
