@@ -177,10 +177,10 @@ def fill_references(run: Run, examples: Examples) -> Examples:
         return examples
     if run.task.explains == "translation":
         translations = [found.text for found in cast(TranslateRun, run)._best(examples.text)]
-        return SentencePairs(examples.text, translations, examples.name, examples.lines)
+        return SentencePairs(examples.text, translations, name=examples.name, lines=examples.lines)
     if run.task.explains == "label":
         labels = [found[0].label for found in cast(ClassifyRun, run).classify(examples.text)]
-        return LabelledTexts(examples.text, labels, examples.name, lines=examples.lines)
+        return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
 
 
