@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from regard.server.errors import ApiError
 from regard.server.limits import client_address
 from regard.server.models import ServedModel
-from regard.server.response_types import ResultsResponse
+from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, StartJob, TokenQueue, Worker
 from regard.tasks.contrastive import PlainText
@@ -26,7 +26,6 @@ from regard.tasks.shared.requests import StreamedToken
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
 Event = BaseModel | Mapping[str, object]
 ModelInput = str | Image.Image
-Result = TypeVar("Result")
 RunType = TypeVar("RunType")
 
 
@@ -58,17 +57,13 @@ class ModelRequest(Generic[RunType]):
         return cast(RunType, self.model.run)
 
     @property
-    def _client(self) -> str:
-        return client_address(self.request.scope)
-
-    @property
     def _settings(self) -> ServerSettings:
         settings: ServerSettings = self.request.app.state.settings
         return settings
 
     async def analyse(self, function: Callable[[RunType], Result]) -> Result:
         """Return what a function of the run returns, called in the thread of the analysis worker."""
-        job = Job(lambda callback: function(cast(RunType, self.model.analysis_run)), client=self._client)
+        job = Job(lambda callback: function(cast(RunType, self.model.analysis_run)), client=client_address(self.request.scope))
         result: Result
         (result,) = await self._wait_for_results(self.model.analysis_worker, [job])
         return result
@@ -85,7 +80,10 @@ class ModelRequest(Generic[RunType]):
         return await self._wait_for_results(self.model.worker, self._decoding_jobs(starts))
 
     def _decoding_jobs(self, starts: Sequence[StartJob], tokens: TokenQueue | None = None) -> list[Job]:
-        return [Job(start, client=self._client, decodes=True, index=index, tokens=tokens) for index, start in enumerate(starts)]
+        return [
+            Job(start, client=client_address(self.request.scope), decodes=True, index=index, tokens=tokens)
+            for index, start in enumerate(starts)
+        ]
 
     async def _wait_for_results(self, worker: Worker, jobs: Sequence[Job]) -> list[Any]:
         """Submit jobs and return their results, in order."""

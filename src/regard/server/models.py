@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from regard.errors import UserError
-from regard.interop.convert import LABEL_TASKS
+from regard.interop.huggingface_files import LABEL_TASKS
 from regard.run.load import load
 from regard.server.errors import ApiError
 from regard.server.metrics import Metrics

@@ -111,9 +111,6 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
         details = logprobs([token.word], [token.probability], [token.text]) if token.word else None
         return types.CompletionChoice(index=index, text=token.text, finish_reason=None, logprobs=details)
 
-    def end_choice(index: int, result: StreamResult) -> types.CompletionChoice:
-        return types.CompletionChoice(index=index, text="", finish_reason=finish_reason(result))
-
     def response(results: list[StreamResult]) -> types.CompletionResponse:
         choices = [
             types.CompletionChoice(
@@ -126,8 +123,14 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
         ]
         return chunk(choices, completion.count_usage(results))
 
-    starts = generation_starts(model_request.run, prompts, completion.sampling)
-    return await completion.respond(model_request, starts, response, chunk, token_choice, end_choice)
+    return await completion.respond(
+        model_request,
+        generation_starts(model_request.run, prompts, completion.sampling),
+        response,
+        chunk,
+        token_choice,
+        lambda index, result: types.CompletionChoice(index=index, text="", finish_reason=finish_reason(result)),
+    )
 
 
 def reply_task(
@@ -170,9 +173,6 @@ async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
             "logprobs": None if details is None else details.model_dump(),
         }
 
-    def end_choice(index: int, result: StreamResult) -> Mapping[str, object]:
-        return {"index": index, "delta": {}, "finish_reason": finish_reason(result), "logprobs": None}
-
     def response(results: list[StreamResult]) -> types.ChatCompletionResponse:
         return types.ChatCompletionResponse(
             id=completion.id,
@@ -186,7 +186,14 @@ async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
     starts: list[StartJob] = [
         partial(reply_task, model_request.run, messages, completion.sampling, sample=sample) for sample in range(body.n or 1)
     ]
-    return await completion.respond(model_request, starts, response, chunk, token_choice, end_choice)
+    return await completion.respond(
+        model_request,
+        starts,
+        response,
+        chunk,
+        token_choice,
+        lambda index, result: {"index": index, "delta": {}, "finish_reason": finish_reason(result), "logprobs": None},
+    )
 
 
 def chat_choice(index: int, result: StreamResult, logprobs: bool) -> types.ChatChoice:

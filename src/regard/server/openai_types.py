@@ -19,7 +19,6 @@ from regard.server.request_types import (
     reject_surrogates,
 )
 
-Stop = Word | Annotated[list[Word], Field(max_length=8)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 NonEmptyText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH), AfterValidator(reject_surrogates)]
 
@@ -43,7 +42,7 @@ class OpenAISamplingRequest(OpenAIRequest):
     top_p: TopP | None = 1.0
     n: Number | None = 1
     seed: Seed | None = None
-    stop: Stop | None = None
+    stop: Word | Annotated[list[Word], Field(max_length=8)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     presence_penalty: Zero | None = 0.0

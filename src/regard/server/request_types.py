@@ -26,14 +26,10 @@ ImageData = Annotated[
     str, Field(min_length=1, max_length=MAX_IMAGE_LENGTH, description="A PNG, JPEG or WebP in base64, or as a data: URL.")
 ]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Beam = Annotated[int, Field(ge=1, le=16)]
-LengthPenalty = Annotated[float, Field(ge=-5, le=5)]
 Temperature = Annotated[float, Field(ge=1e-6, le=100)]
-TopK = Annotated[int, Field(ge=0, le=1_000_000)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Number = Annotated[int, Field(ge=1, le=8)]
-Stops = Annotated[list[Word], Field(max_length=8)]
 Index = Annotated[int, Field(ge=1, le=1000)]
 """Of a layer or head, counted from 1."""
 AttentionKind = Literal["cross", "encoder", "decoder"]
@@ -50,7 +46,7 @@ class SamplingRequest(ApiRequest):
     """Sampling settings; without a temperature decoding is greedy or by beam search."""
 
     temperature: Temperature | None = None
-    top_k: TopK = 0
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     top_p: TopP = 1.0
     seed: Seed = 0
 
@@ -58,8 +54,8 @@ class SamplingRequest(ApiRequest):
 class SearchRequest(SamplingRequest):
     """Settings of a beam search."""
 
-    beam: Beam | None = None
-    length_penalty: LengthPenalty | None = None
+    beam: Annotated[int, Field(ge=1, le=16)] | None = None
+    length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
     max_tokens: Tokens | None = None
     number: Number = 1
     stream: bool = False
@@ -80,7 +76,7 @@ class GenerateRequest(SamplingRequest):
     prompt: Texts
     max_tokens: Tokens = 100
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
-    stop: Stops = []
+    stop: Annotated[list[Word], Field(max_length=8)] = []
     number: Number = 1
     attention: bool = False
     """Also return the attention, the alternatives and the probability of each token."""

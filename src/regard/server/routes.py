@@ -25,7 +25,7 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -33,8 +33,9 @@ from fastapi.responses import Response
 from regard.decoding.sampling import SamplingParams
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
-from regard.server.jobs import ModelRequest, as_list, json_response
+from regard.server.jobs import ModelRequest, RunType, as_list, json_response
 from regard.server.models import ServedModels
+from regard.server.response_types import Result, ResultsResponse
 from regard.server.worker import StartJob
 from regard.tasks.answer import AnswerRun
 from regard.tasks.base import Run
@@ -46,7 +47,7 @@ from regard.tasks.shared.requests import StreamedToken, caption_task, generate_t
 from regard.tasks.span_corruption import SpanCorruptionRun
 from regard.tasks.tag import TagRun
 from regard.tasks.text_to_image import TextToImageRun
-from regard.tasks.translate import TranslateRun, Translation
+from regard.tasks.translate import TranslateRun
 
 router = APIRouter(prefix="/v1")
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -73,26 +74,24 @@ FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in FILE_TYPES.values()}}
 }
 SEARCH_OPTIONS = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
-Result = TypeVar("Result")
-RunType = TypeVar("RunType")
 
 
 async def respond_decoded(
     model_request: ModelRequest[RunType],
     starts: Sequence[StartJob],
-    response_type: type[response_types.ResultsResponse[Result]],
+    response_type: type[ResultsResponse[Result]],
     build_results: Callable[[RunType, list[Any]], list[Result]],
     *,
     stream: bool,
     analyse: bool,
-    result_text: Callable[[Any], str] | None = None,
+    searches: bool = False,
 ) -> Response:
     """Decode texts and answer with what `build_results` makes of them, called in the analysis worker's thread if it has to
-    `analyse`. With `stream`, send the tokens first. A beam search has no certain token before its end: with `result_text`, a text
+    `analyse`. With `stream`, send the tokens first. A beam search has no certain token before its end: if it `searches`, a text
     without token events is sent as one event when it ends."""
     seen: set[int] = set()
 
-    async def build_response(found: list[Any]) -> response_types.ResultsResponse[Result]:
+    async def build_response(found: list[Any]) -> ResultsResponse[Result]:
         results = (
             await model_request.analyse(lambda run: build_results(run, found))
             if analyse
@@ -106,9 +105,9 @@ async def respond_decoded(
         return response_types.TokenEvent(index=index, text=token.text, token=token.word, probability=probability)
 
     def end_event(index: int, result: Any) -> response_types.TokenEvent | None:
-        if result_text is None or index in seen:
+        if not searches or index in seen:
             return None
-        return response_types.TokenEvent(index=index, text=result_text(result), token="", probability=1.0)
+        return response_types.TokenEvent(index=index, text=result[0].text, token="", probability=1.0)
 
     async def done_event(found: list[Any]) -> response_types.DoneEvent:
         return response_types.DoneEvent(done=(await build_response(found)).model_dump())
@@ -116,10 +115,6 @@ async def respond_decoded(
     if stream:
         return await model_request.stream(starts, token_event, done_event, end_event)
     return json_response(await build_response(await model_request.decode(starts)))
-
-
-def best_text(hypotheses: Sequence[Translation]) -> str:
-    return hypotheses[0].text
 
 
 def generation_starts(run: LanguageRun, prompts: Sequence[str], params: SamplingParams) -> list[StartJob]:
@@ -161,7 +156,7 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
         lambda run, found: render.translation_results(run, texts, found, body),
         stream=body.stream,
         analyse=body.alignment or body.beam_tree,
-        result_text=best_text,
+        searches=True,
     )
 
 
@@ -205,7 +200,7 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
         lambda run, found: [render.caption_result(run, image, hypotheses, body) for hypotheses in found],
         stream=body.stream,
         analyse=body.attention,
-        result_text=best_text,
+        searches=True,
     )
 
 

@@ -113,9 +113,6 @@ class Worker:
 
     # called in the event loop's thread
 
-    def start(self) -> None:
-        self.thread.start()
-
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all jobs, or none where there is no room: one client may fill half of the queue."""
         with self.changed:
