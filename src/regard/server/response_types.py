@@ -1,6 +1,6 @@
 """The bodies of responses. Results are in the order of the inputs."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -303,4 +303,4 @@ class HealthResponse(ApiResponse):
 class DoneEvent(ApiResponse):
     """The last server-sent event of a stream, before [DONE]: the complete response."""
 
-    done: Annotated[dict[str, Any], Field(description="as the endpoint answers without stream")]
+    done: Annotated[dict[str, object], Field(description="as the endpoint answers without stream")]
