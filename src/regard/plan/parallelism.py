@@ -14,7 +14,7 @@ With N parameters on W GPUs, A micro-batches a step, R the parameters outside of
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard.plan.planner import Plan
@@ -74,7 +74,7 @@ class ParallelStrategy:
     def step_seconds(self) -> float:
         return self.compute_seconds + self.exposed_seconds
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "strategy": self.name,
             "memory": {**self.memory, "total": self.total_memory},

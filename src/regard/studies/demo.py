@@ -84,6 +84,10 @@ def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
 
 def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
     """Write report.html and its figures."""
+    scores = [
+        (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+        for metric, score in result.scores.items()
+    ]
     return write_report(
         run.folder / "report.html",
         _figures(run, result),
@@ -91,10 +95,7 @@ def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -
         summary=f"Trained from scratch in {seconds:.0f} seconds on sentences of an embedded English–German world, "
         "then tested on held-out sentences.",
         facts=_facts(run),
-        scores=[
-            (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
-            for metric, score in result.scores.items()
-        ],
+        tables=[("Scores", ["set", "metric", "score", "95% interval", "signature"], scores)],
         notes=result.notes,
         examples=_examples(result),
         commands=_commands(run, result),
