@@ -334,13 +334,10 @@ def _median_and_quartiles(low: float, median: float, high: float, scale: float =
 
 
 def _bytes(count: float) -> str:
-    unit = "KiB"
-    count /= 1024
-    for larger in ("MiB", "GiB", "TiB"):
-        if count < 1000:
-            break
-        count, unit = count / 1024, larger
-    return f"{count:,.1f} {unit}"
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= 1000 * (size / 1024):
+            return f"{count / size:,.1f} {unit}"
+    return f"{count / 1024:,.1f} KiB"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -84,9 +84,8 @@ def _run_rows(folder: Path) -> list[RunCost]:
     recipe = read_recipe(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
     steps = _completed_steps(folder / "log.jsonl")
-    flops = None
-    if getattr(recipe.model, "features", None) is None:  # otherwise another run does part of the work
-        flops = plan_recipe(str(folder), recipe, vocabulary).flops_per_step * steps
+    features = getattr(recipe.model, "features", None)  # another run that does part of the work
+    flops = None if features else plan_recipe(str(folder), recipe, vocabulary).flops_per_step * steps
     path, rows = folder / "scores.json", []
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))

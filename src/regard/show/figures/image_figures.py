@@ -125,9 +125,8 @@ def saliency_figure(
                 write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
             write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
         top += row_heights[number]
-    bold = dict(ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
     for x, text in zip(centres, below):
-        write(x, top - MAP_GAP / 2, text, **bold)
+        write(x, top - MAP_GAP / 2, text, ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
     write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
     return figure
 
@@ -167,6 +166,14 @@ def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Fi
         for column, pixels in enumerate(row.images):
             axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
             if column < len(row.notes):
-                text: dict[str, Any] = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
-                axes.text(0.5, -0.03, row.notes[column], transform=axes.transAxes, **text)
+                axes.text(
+                    0.5,
+                    -0.03,
+                    row.notes[column],
+                    transform=axes.transAxes,
+                    fontsize=style.SMALL,
+                    ha="center",
+                    va="top",
+                    parse_math=False,
+                )
     return figure

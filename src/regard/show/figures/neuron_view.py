@@ -149,8 +149,15 @@ def neuron_figure(view: NeuronView, number: int = 0, *, title: str | None = None
         down += 0.15 * (note.count("\n") + 1)
     ends = [at_numbers + (i + 1) * NUMBER - 0.06 for i in range(len(numbers[0]))]
     style.draw_text(figure, left, top - 0.1, "q", **small)
-    bold = dict(fontsize=style.BODY + 0.5, fontweight="bold", ha="right")
-    style.draw_text(figure, left - 0.08, top + ROW / 2, label(query.word, 24), **bold)
+    style.draw_text(
+        figure,
+        left - 0.08,
+        top + ROW / 2,
+        label(query.word, 24),
+        fontsize=style.BODY + 0.5,
+        fontweight="bold",
+        ha="right",
+    )
     for text, x in zip(view.titles, (left, at_terms, *ends, at_bars)):
         style.draw_text(figure, x, body - 0.1, text, ha="right" if x in ends else "left", **small)
     vectors = np.vstack([view.keys[query.keys], query.query])

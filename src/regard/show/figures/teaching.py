@@ -1,7 +1,6 @@
 """Figures for teaching: softmax gradients, what norms average over, positional encodings, cosine similarities."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -74,8 +73,9 @@ def norm_figure(
         along = (outlined or {}).get(name)
         if along is not None:
             corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-            frame: dict[str, Any] = dict(facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
-            axes.add_patch(Rectangle(corner, wide, high, **frame))
+            axes.add_patch(
+                Rectangle(corner, wide, high, facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+            )
         axes.spines[:].set(visible=False)
     return figure
 
@@ -123,7 +123,6 @@ def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | 
         axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
     axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(number), names)
-    axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if title:
         style.panel_title(axes, title)
