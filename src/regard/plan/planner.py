@@ -320,7 +320,7 @@ def _recipe_vocabulary(recipe: Recipe) -> tuple[tuple[int, int], list[str]]:
         return (codes, codes), [f"a codebook of {codes:,} codes"]
     size, kind = recipe.tokens.size, ""
     if recipe.task == "translate":
-        kind = " joint" if recipe.tokens.joint else " for each language"
+        kind = " joint" if getattr(recipe.tokens, "joint", True) else " for each language"
     return (size, size), [f"vocabulary {size:,}{kind}: the target size (tokens.size); small data may give fewer"]
 
 
