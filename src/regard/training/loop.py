@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from regard import distributed, rng
 from regard.batches.batch import Batch, to_device
 from regard.batches.batches import Batches
-from regard.distributed import sharded_checkpoint
 from regard.distributed.parallel import Parallelism, clip_grad_norm
 from regard.errors import Interrupted, UserError
 from regard.recipe import Training
@@ -21,9 +20,8 @@ from regard.training.average import MovingAverage, average_weights
 from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, side_stream
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
-from regard.training.optimizer import CombinedOptimizer
+from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
 from regard.training.precision import choose_precision
-from regard.training.schedule import learning_rate_factor
 from regard.training.signals import SignalHandler, catch_signals
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -258,7 +256,7 @@ class Trainer:
         if self._saved_step == state.step:
             return
         state.nonfinite_steps, state.nonfinite_in_a_row = int(self.nonfinite_steps.item()), int(self.nonfinite_in_a_row.item())
-        sharded_checkpoint.save_sharded(self.folder, state.step, checkpoint.Checkpoint(self.tensors(), asdict(state)))
+        checkpoint.save_sharded(self.folder, state.step, checkpoint.Checkpoint(self.tensors(), asdict(state)))
         if distributed.is_main():
             protected = [state.best_step, self._resumed_step]
             checkpoint.prune_checkpoints(

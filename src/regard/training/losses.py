@@ -2,16 +2,14 @@
 accumulation is exact."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch
-
-if TYPE_CHECKING:
-    from regard.recipe import Regularization
+from regard.recipe import Regularization
 
 Objective = Callable[[nn.Module, Batch], Tensor]
 
@@ -43,7 +41,7 @@ class CrossEntropy:
     A model may add a term of its own (`auxiliary_loss`).
     """
 
-    def __init__(self, regularize: "Regularization"):
+    def __init__(self, regularize: Regularization):
         self.smoothing, self.r_drop = regularize.label_smoothing, regularize.r_drop
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -69,37 +67,34 @@ class CrossEntropy:
         return (losses + self.r_drop * symmetric_kl(log_p, batch.labels)) / 2
 
 
-class SpanLoss(CrossEntropy):
-    """Cross-entropy of the first and last position of an answer; positions behind the end of the text are impossible."""
+class PartialCrossEntropy(CrossEntropy):
+    """Cross-entropy where some entries are impossible (log p = -inf): sums over the vocabulary leave them out."""
 
     def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return _zero_impossible(super().log_probs(model, batch))
+        log_p = super().log_probs(model, batch)
+        return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
+
+
+class SpanLoss(PartialCrossEntropy):
+    """Cross-entropy of the first and last position of an answer; positions behind the end of the text are impossible."""
 
     def num_choices(self, batch: Batch) -> Tensor:
         return batch.inputs["lengths"][:, None]
 
 
-class TextToImageLoss(CrossEntropy):
+class TextToImageLoss(PartialCrossEntropy):
     """Cross-entropy of a caption and the image codes after it, each position with its weight (T,); `num_possible` (T,) entries of
     the vocabulary are possible there."""
 
-    def __init__(self, regularize: "Regularization", weights: Tensor, num_possible: Tensor):
+    def __init__(self, regularize: Regularization, weights: Tensor, num_possible: Tensor):
         super().__init__(regularize)
         self.weights, self.num_possible = weights, num_possible
-
-    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return _zero_impossible(super().log_probs(model, batch))
 
     def num_choices(self, batch: Batch) -> Tensor:
         return self.num_possible
 
     def loss(self, log_p: Tensor, batch: Batch) -> Tensor:
         return (mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)) * self.weights).sum()
-
-
-def _zero_impossible(log_p: Tensor) -> Tensor:
-    """Replace -inf, which marks impossible entries, by 0, so that sums over the vocabulary leave them out."""
-    return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
 
 
 class MeanSquaredError:
