@@ -125,7 +125,8 @@ def join_shards(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tens
 
 def read_hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a checkpoint, as recorded when it was written."""
-    return json.loads((path / HASHES).read_bytes())
+    hashes: dict[str, str] = json.loads((path / HASHES).read_bytes())
+    return hashes
 
 
 def sha256(data: bytes) -> str:

@@ -172,7 +172,7 @@ class Trainer:
             with self.parallelism.micro_step(last=number == len(batches)):
                 with self._autocast():
                     loss = self.loss(self.parallelism.module, batch) * batch.in_loss
-                (loss * distributed.world_size() / count).backward()
+                torch.autograd.backward(loss * distributed.world_size() / count)
             total += loss.detach()
         total = distributed.all_reduce_sum(total)
         norm = clip_grad_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
@@ -189,7 +189,7 @@ class Trainer:
         """Run a backward pass with zero gradients, for DDP to see which gradients it has to exchange."""
         with self._autocast():
             loss = self.objective(module, self.batches.batch(0, 0).to(self.device))
-        (loss * 0).backward()
+        torch.autograd.backward(loss * 0)
 
     def _uses_cuda_graphs(self) -> bool:
         """Return whether steps are captured: not where the host takes part in them."""

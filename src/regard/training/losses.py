@@ -50,7 +50,8 @@ class CrossEntropy:
         return loss if auxiliary_loss is None else loss + auxiliary_loss(batch)
 
     def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
+        logits: Tensor = model(**batch.inputs)
+        return logits.float().log_softmax(-1)  # (B, …, V)
 
     def num_choices(self, batch: Batch) -> Tensor | None:
         """Return how many of the V entries are possible, where not all are."""
@@ -101,7 +102,8 @@ class MeanSquaredError:
     """The sum of squared errors; the loop divides it by the number of labels."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
+        predictions: Tensor = model(**batch.inputs)
+        return (predictions[..., 0].float() - batch.labels).square().sum()
 
 
 class ReconstructionLoss:
@@ -109,7 +111,8 @@ class ReconstructionLoss:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         output = model(**batch.inputs)
-        return (model.pixel_loss(output.prediction, batch.inputs["pixels"]) + output.penalty).sum()  # type: ignore[operator]
+        losses: Tensor = model.pixel_loss(output.prediction, batch.inputs["pixels"]) + output.penalty  # type: ignore[operator]
+        return losses.sum()
 
 
 class ContrastiveLoss:
@@ -145,10 +148,11 @@ def all_gather_rows(x: Tensor) -> tuple[Tensor, int]:
     sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]  # on the CPU: no device synchronisation
     dist.all_gather(sizes, torch.tensor(len(x)))
     counts = [int(size) for size in sizes]
-    return AllGatherRows.apply(x, counts), sum(counts[: dist.get_rank()])
+    gather: Callable[[Tensor, list[int]], Tensor] = _AllGatherRows.apply
+    return gather(x, counts), sum(counts[: dist.get_rank()])
 
 
-class AllGatherRows(torch.autograd.Function):
+class _AllGatherRows(torch.autograd.Function):
     """Rows (B, E) of each rank -> rows of all ranks (global B, E); the ranks' numbers of rows may differ by one."""
 
     @staticmethod
