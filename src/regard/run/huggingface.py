@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from regard.errors import UserError
 from regard.hardware import choose_device
-from regard.interop.convert import HuggingFaceFolder, open_huggingface_folder
+from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, open_huggingface_folder
 from regard.recipe import Answering, BaseData, DecodeSettings, PairTokenSettings, TextTraining
 from regard.recipe.images import height_and_width
 from regard.tasks import find_task
@@ -22,16 +22,7 @@ from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
-DOWNLOADED = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "preprocessor_config.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
-]
+DOWNLOADED = [*COPIED_FILES, "*.safetensors", "model.safetensors.index.json"]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
