@@ -124,7 +124,10 @@ class Data(BaseData):
     @model_validator(mode="after")
     def check_image_world(self) -> "Data":
         if isinstance(self.world, ShapesWorld) and not self.has_images:
-            raise ValueError("data.world.kind = 'shapes' has images, and this task reads texts")
+            raise ValueError(
+                "data.world.kind = 'shapes' has images, and this task reads texts; use data.world.kind = 'bilingual', or a task "
+                "of images such as caption"
+            )
         return self
 
 
