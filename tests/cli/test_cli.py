@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,6 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_invalid_input_prints_one_line_and_exits_2_before_training(regard, recipe_folder, name):
-    
     corrupt, message = CORRUPTIONS[name]
     corrupt(recipe_folder)
     status, _, err = regard("train", recipe_folder / "r.toml", "--out", recipe_folder / "run", "--device", "cpu")

@@ -21,7 +21,6 @@ from regard.scoring.answers import score_answer
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
 from regard.tasks.starters.text_starters import answer_recipe
-from regard.tokens.special_tokens import BOS_AND_EOS, SpecialTokens
 from regard.training.losses import SpanLoss
 
 SHORTEST_WINDOW = 8
@@ -108,9 +107,6 @@ class AnswerRun(Run):
             )
             for number, found in enumerate(windows)
         ]
-
-    def _own_special_tokens(self) -> SpecialTokens:
-        return BOS_AND_EOS
 
     def _encode(self, examples: QuestionExamples, *, training: bool = False) -> QuestionRows:
         max_length, stride = self.recipe.model.max_length, self.recipe.data.stride

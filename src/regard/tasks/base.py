@@ -24,16 +24,18 @@ from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
-from regard.recipe import BaseData, DecodeSettings, Recipe, Settings
+from regard.recipe import BaseData, DecodeSettings, EncoderModel, Recipe, Settings
 from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
+    copy_features_run,
     copy_tokenizers,
+    load_contextual_features,
     load_pretrained_tokenizer,
     read_json,
     write_tokenizer,
 )
-from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
@@ -133,8 +135,6 @@ class Run:
 
     _extra_special_tokens: tuple[str, ...] = ()
     """Special tokens of the vocabulary besides the usual ones."""
-    _images: "ImageReader"
-    """Set by the tasks that read images."""
 
     recipe: Any
 
@@ -180,7 +180,9 @@ class Run:
         data.
         """
         names, texts = cls._tokenizer_files(recipe), data.train.texts()
-        init_from = recipe.train.init_from
+        init_from, features = recipe.train.init_from, getattr(recipe.model, "features", None)
+        if features is not None:
+            copy_features_run(Path(features.run), folder)
         if init_from is not None and init_from.tokenizer and names:
             copy_tokenizers(Path(init_from.run), folder, names)
         if len(names) < len(texts):
@@ -199,11 +201,11 @@ class Run:
 
     @classmethod
     def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
+        return [] if recipe.tokens is None else ["tokenizer.json"]
 
     def _load_tokenizers(self) -> list[Tokenizer]:
-        if self._huggingface is not None and self._huggingface.tokenizer is not None:
-            return [self._huggingface.tokenizer]
+        if self._huggingface is not None:
+            return [] if self._huggingface.tokenizer is None else [self._huggingface.tokenizer]
         if (self.folder / SPECIAL_TOKENS_FILE).is_file():
             return [load_pretrained_tokenizer(self.folder)]
         found = [load_tokenizer(self.folder / name) for name in self._tokenizer_files(self.recipe)]
@@ -212,8 +214,15 @@ class Run:
         return found
 
     def _own_special_tokens(self) -> SpecialTokens:
-        """Return the special tokens of a tokenizer that we trained."""
-        return DEFAULT_SPECIAL_TOKENS
+        """Return the special tokens of a tokenizer that we trained: BERT's for a Transformer encoder."""
+        return BOS_AND_EOS if isinstance(self.recipe.model, EncoderModel) else DEFAULT_SPECIAL_TOKENS
+
+    @cached_property
+    def _images(self) -> "ImageReader":
+        """The reader of images, for the tasks that have some."""
+        from regard.tasks.shared.images import ImageReader
+
+        return ImageReader(self)
 
     @property
     def _special_tokens(self) -> SpecialTokens:
@@ -224,7 +233,15 @@ class Run:
         return self._special_tokens
 
     def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self.tokenizers[0].size, self.recipe.train.regularize)
+        settings = getattr(self.recipe.model, "features", None)
+        features = [] if settings is None else [load_contextual_features(self.folder, settings)]
+        return self.task.build(self.recipe.model, *self._model_sizes(), self.recipe.train.regularize, *features)
+
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        """Return the sizes that the model is built with after its settings: of images, of vocabularies, of labels."""
+        images = [self._images.size] if "image" in self.task.reads else []
+        tokenizers = [self.tokenizers[0], self.tokenizers[-1]] if self.task.encoder_decoder else self.tokenizers
+        return [*images, *(tokenizer.size for tokenizer in tokenizers)]
 
     def _export_weights(self) -> dict[str, Tensor]:
         """Return the weights of a model whose outputs are the run's, for other libraries, which have the model alone."""
@@ -241,7 +258,8 @@ class Run:
 
     def _config_sizes(self) -> dict[str, Any]:
         """Return the sizes of the model that depend on the data, for config.json."""
-        return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
+        images = {"size": list(self._images.size)} if "image" in self.task.reads else {}
+        return {**images, "vocabularies": [tokenizer.size for tokenizer in self.tokenizers]} if self.tokenizers else images
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
@@ -359,7 +377,9 @@ class Run:
         return [ids[: max_length - added] for ids in found]
 
     def _inputs(self, text: Any) -> dict[str, Tensor]:
-        """Return the model's inputs for one text, as a batch of one."""
+        """Return the model's inputs for one text or image, as a batch of one."""
+        if self.task.reads == ("image",):
+            return self._images.inputs(text)
         (ids,) = self._ids([text])
         if not ids:
             raise UserError("the text is empty: there is nothing to show")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.watch import watch
 from regard.batches.batches import sequential_batches
@@ -32,7 +32,7 @@ from regard.scoring import (
     transpose_references,
 )
 from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
-from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation
 from regard.worlds import shapes
@@ -172,19 +172,9 @@ class CaptionRun(Run):
 
     # files and examples
 
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self._images.size, self.tokenizers[0].size
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
-
     @property
     def _image_encoder(self) -> tuple[Any, Any]:
         return self.model.encoder, self.recipe.model.encoder
-
-    def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), **super()._config_sizes()}
 
     def _rows(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> CaptionRows:
         return CaptionRows.from_counts(

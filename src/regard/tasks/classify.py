@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -24,15 +24,11 @@ from regard.tasks.shared.labels import (
     classify_logits,
     label_ids,
     labelled_rows,
-    load_contextual_features,
     rank_labels,
     read_labels,
-    text_special_tokens,
     write_labels,
 )
-from regard.tasks.shared.run_folder import copy_features_run
 from regard.tasks.starters.text_starters import classify_recipe
-from regard.tokens.special_tokens import SpecialTokens
 
 
 class ClassifyRecipe(Recipe):
@@ -62,20 +58,14 @@ class ClassifyRun(Run):
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         check_positive_label(recipe, write_labels(folder, data))
 
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, len(self.labels)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     def _inputs(self, text: str) -> dict[str, Tensor]:
         return classify_inputs(self, text)

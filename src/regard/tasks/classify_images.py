@@ -6,7 +6,6 @@ from typing import Any, Literal, Self
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
@@ -18,7 +17,7 @@ from regard.models.vit import VitClassifier
 from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.classify import check_positive_label, compare_labels, score_labels
-from regard.tasks.shared.images import ImageInput, ImageReader, embed_images, resize_images
+from regard.tasks.shared.images import ImageInput, embed_images, resize_images
 from regard.tasks.shared.labels import Prediction, label_ids, rank_labels, read_labels, write_labels
 from regard.training.losses import nll
 
@@ -56,24 +55,17 @@ class ClassifyImagesRun(Run):
         check_positive_label(recipe, write_labels(folder, data))
 
     def _open_files(self) -> None:
-        self.labels, self._images = read_labels(self.folder, self._huggingface), ImageReader(self)
+        self.labels = read_labels(self.folder, self._huggingface)
 
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return []
-
-    def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self._images.size, len(self.labels), self.recipe.train.regularize)
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     @property
     def _max_positions(self) -> int:
         return self.recipe.model.length(self._images.size)
 
     def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), "labels": len(self.labels)}
-
-    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
-        return self._images.inputs(text)
+        return {**super()._config_sizes(), "labels": len(self.labels)}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         classes = label_ids(self.labels, examples, examples.label)

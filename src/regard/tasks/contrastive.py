@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
@@ -25,7 +25,7 @@ from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
 from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.images import ImageInput, ImageReader, resize_images
+from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.image_starters import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
@@ -156,9 +156,6 @@ class ContrastiveRun(Run):
 
     # files and examples
 
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
     def _load_tokenizers(self) -> list[Tokenizer]:
         found = super()._load_tokenizers()
         for tokenizer in found:
@@ -169,10 +166,6 @@ class ContrastiveRun(Run):
                 )
         return found
 
-    def _build_model(self) -> nn.Module:
-        sizes = self._images.size, self.tokenizers[0].size
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
-
     @property
     def _max_positions(self) -> int:
         return self.recipe.model.length(self._images.size)
@@ -180,9 +173,6 @@ class ContrastiveRun(Run):
     @property
     def _image_encoder(self) -> tuple[Any, Any]:
         return self.model.image, self.recipe.model.image
-
-    def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), "vocabularies": [self.tokenizers[0].size]}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         texts = [caption for captions in examples.captions for caption in captions]

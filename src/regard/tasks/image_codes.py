@@ -6,7 +6,6 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
 
 from regard.batches.batch import Batch
 from regard.batches.batches import sequential_batches
@@ -18,7 +17,7 @@ from regard.models.dvae import Dvae, Reconstruction
 from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring.reconstruction import psnr, reconstruction_scores
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import image_codes_recipe
 from regard.training.losses import ReconstructionLoss
 
@@ -79,26 +78,12 @@ class ImageCodesRun(Run):
             found[batch.rows] = self.model.encode(**batch.to(self.device).inputs).cpu()
         return found
 
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return []
-
-    def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self._images.size, self.recipe.train.regularize)
-
     @property
     def _max_positions(self) -> int:
         return self.recipe.model.length(self._images.size)
 
     def _config_sizes(self) -> dict[str, Any]:
-        vocabularies = [self.recipe.model.codebook_size]
-        return {"size": list(self._images.size), "vocabularies": vocabularies, "grid": list(self.model.grid)}
-
-    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
-        return self._images.inputs(text)
+        return {**super()._config_sizes(), "vocabularies": [self.recipe.model.codebook_size], "grid": list(self.model.grid)}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         labels = np.zeros(len(examples), np.int64)

@@ -25,7 +25,7 @@ from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, Task
 from regard.tasks.shared.card_texts import TEXT_LIMITS
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.starters.text_starters import masked_recipe
-from regard.tokens.special_tokens import BOS_AND_EOS, MASK_NAME, SpecialTokens
+from regard.tokens.special_tokens import MASK_NAME
 
 MASK_PATTERN = re.compile(r"\[MASK\]|<mask>")
 """How a user writes a mask."""
@@ -103,9 +103,6 @@ class MaskedRun(Run):
         if not (ids := self._encode_masked(text)):
             raise UserError("the text is empty: there is nothing to show")
         return encoder_inputs(Ragged.from_rows([ids]), self._special_tokens)
-
-    def _own_special_tokens(self) -> SpecialTokens:
-        return BOS_AND_EOS
 
     @property
     def _mask_id(self) -> int:

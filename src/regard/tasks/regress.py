@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -19,15 +19,8 @@ from regard.scoring import correlation_scores
 from regard.tasks.base import EvaluationResult, Run, TaskCard, embed_texts
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.labels import (
-    classify_inputs,
-    classify_logits,
-    labelled_rows,
-    load_contextual_features,
-    text_special_tokens,
-)
-from regard.tasks.shared.run_folder import copy_features_run, read_json
-from regard.tokens.special_tokens import SpecialTokens
+from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
+from regard.tasks.shared.run_folder import read_json
 from regard.training.losses import MeanSquaredError
 
 SCALE_FILE = "scale.json"
@@ -56,8 +49,6 @@ class RegressRun(Run):
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         known = numbers(data.train)
         if known.std() == 0:
@@ -72,12 +63,8 @@ class RegressRun(Run):
             raise UserError(f"{path} is damaged: it should hold the mean and the std")
         self._mean, self._std = scale["mean"], scale["std"]
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, 1
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        return [*super()._model_sizes(), 1]
 
     def _export_weights(self) -> dict[str, Tensor]:
         """Return the weights with the scale folded into the last layer."""

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, decoder_inputs, encoder_inputs
@@ -101,10 +101,6 @@ class SpanCorruptionRun(Run):
         inputs = self._masked_inputs(self._encode_parts(text))
         output = Ragged.from_rows([self._search(inputs, 1)[0].tokens])
         return {**inputs, "target": decoder_inputs(output, self._special_tokens)}
-
-    def _build_model(self) -> nn.Module:
-        size = self.tokenizers[0].size
-        return self.task.build(self.recipe.model, size, size, self.recipe.train.regularize)
 
     def _encode(self, examples: TextLines, *, training: bool = False) -> Rows:
         store = self._token_store(examples.text, self.tokenizers[0], training)

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import nn
 
 from regard.batches.batch import IGNORE_INDEX
 from regard.batches.batches import sequential_batches
@@ -24,10 +23,8 @@ from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedDat
 from regard.scoring import compare_accuracy, grouped_accuracy
 from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.labels import load_contextual_features, read_labels, text_special_tokens, write_labels
-from regard.tasks.shared.run_folder import copy_features_run
+from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.starters.text_starters import tag_recipe
-from regard.tokens.special_tokens import SpecialTokens
 
 
 class TagRecipe(Recipe):
@@ -78,20 +75,14 @@ class TagRun(Run):
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         write_labels(folder, data)
 
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, len(self.labels)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     def _encode(self, examples: TaggedSentences, *, training: bool = False) -> Rows:
         """Tokenize sentences; a tag that is not in the training data is ignored in the loss and wrong in the accuracy."""

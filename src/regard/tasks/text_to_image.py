@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import distributed
 from regard.batches.batches import sequential_batches
@@ -30,7 +30,6 @@ from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, Task
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
-from regard.tasks.shared.images import ImageReader
 from regard.tasks.shared.run_folder import copy_run
 from regard.tasks.starters.image_starters import text_to_image_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -153,12 +152,9 @@ class TextToImageRun(Run):
         from regard.tasks import load_run_folder  # a run may hold a run
 
         self._codes_run = cast(ImageCodesRun, load_run_folder(self.folder / CODES_FOLDER, self.device))
-        self._images = ImageReader(self)
 
-    def _build_model(self) -> nn.Module:
-        codes = self._codes_run
-        sizes = self.tokenizers[0].size, codes.recipe.model.codebook_size, codes.model.grid
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
+    def _model_sizes(self) -> list[int | tuple[int, int]]:
+        return [*super()._model_sizes(), self._codes_run.recipe.model.codebook_size, self._codes_run.model.grid]
 
     @property
     def _num_codes(self) -> int:

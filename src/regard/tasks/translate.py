@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, Self, overload
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
@@ -180,10 +180,6 @@ class TranslateRun(Run):
                 f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
             )
         return [found[0], found[-1]]
-
-    def _build_model(self) -> nn.Module:
-        sizes = (tokenizer.size for tokenizer in self.tokenizers)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
 
     def _encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
         source, target = (

@@ -7,9 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.errors import UserError
 from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
+from regard.models.recurrent_encoder import ContextualEmbedding
+from regard.recipe.recurrent import ContextualFeatures
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 
@@ -91,3 +95,16 @@ def copy_features_run(source: Path, folder: Path) -> None:
     copy_run(source, folder / FEATURES_FOLDER, "model.features.run")
     source_tokenizer = source / "tokenizer.source.json"
     shutil.copyfile(source_tokenizer if source_tokenizer.exists() else source / "tokenizer.json", folder / "tokenizer.json")
+
+
+def load_contextual_features(folder: Path, settings: ContextualFeatures) -> ContextualEmbedding:
+    """Load the run in a run folder whose contextual embeddings are read instead of words (model.features)."""
+    from regard.tasks import load_run_folder  # a run may hold a run
+
+    model = load_run_folder(folder / FEATURES_FOLDER, torch.device("cpu")).model
+    one = torch.ones(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        widths = [layer.size(-1) for layer in model.hidden_states(one, one[0])]
+    if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
+        raise UserError(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
+    return ContextualEmbedding(model, settings.layer, widths)
