@@ -18,8 +18,7 @@ from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy
 from regard.scoring.answers import score_answer
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.starters.text_starters import answer_recipe
 from regard.training.losses import SpanLoss
 

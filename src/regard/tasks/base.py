@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from regard.batches.token_store import TokenStore, build_token_store, open_token
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.protocol import Hypothesis
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.hardware import hardware
@@ -43,10 +44,16 @@ if TYPE_CHECKING:
     from regard.explain.report import Explanation
     from regard.tasks.shared.images import ImageReader
 
+HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
+TEXT_LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data,
+texts longer than `model.max_length` tokens and unknown characters come out badly."""
+GENERATED_MISUSE = "Misleading news, impersonation, spam, and any text passed off as a person's."
+"""Sentences that several model cards share."""
 EVALUATE_TOKENS = 8192
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 """A CPU is saturated by fewer tokens, and smaller batches have less padding."""
 POOLS = ("mean", "cls", "words")
+OWN_ENGINE = f"regard-{__version__}"
 Modality = Literal["text", "image"]
 
 
@@ -82,6 +89,14 @@ class TaskCard:
     """Example commands; {} stands for the run folder."""
 
 
+class DecodingEngine(Protocol):
+    """Another program that searches with a run's model, such as CTranslate2."""
+
+    name: str
+
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Everything the package knows about a task. One file of `tasks/` defines it; no other table lists tasks.
@@ -105,6 +120,8 @@ class Task:
     decoder_only: bool = False
     """Whether the model reads its only text as the target, token by token."""
     loss: "Callable[[Run], Objective]" = lambda run: CrossEntropy(run.recipe.train.regularize)
+    searches: bool = False
+    """Whether outputs are found by the recipe's beam search, whose settings are then part of a score's signature."""
     metrics: tuple[str, ...] = ()
     """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
@@ -133,6 +150,8 @@ class Run:
     Subclasses add the verbs of their task. Names with an underscore are for the package only.
     """
 
+    _engine: DecodingEngine | None = None
+    """Another program that decodes; everything else stays ours."""
     _extra_special_tokens: tuple[str, ...] = ()
     """Special tokens of the vocabulary besides the usual ones."""
 
@@ -201,7 +220,9 @@ class Run:
 
     @classmethod
     def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return [] if recipe.tokens is None else ["tokenizer.json"]
+        if recipe.tokens is None:
+            return []
+        return ["tokenizer.json"] if getattr(recipe.tokens, "joint", True) else ["tokenizer.source.json", "tokenizer.target.json"]
 
     def _load_tokenizers(self) -> list[Tokenizer]:
         if self._huggingface is not None:
@@ -330,13 +351,10 @@ class Run:
         return result
 
     def _signature(self) -> str:
+        decode, engine = self.recipe.decode, OWN_ENGINE if self._engine is None else self._engine.name
+        search = f"beam:{decode.beam}|alpha:{decode.length_penalty}|" if self.task.searches else ""
         precision = "" if self._precision == "fp32" else f"|precision:{self._precision}"
-        return f"recipe:{self.recipe.digest()}|engine:{self._engine_name}{precision}|hardware:{hardware(self.device)}"
-
-    @property
-    def _engine_name(self) -> str:
-        """The program that computes the outputs."""
-        return f"regard-{__version__}"
+        return f"{search}recipe:{self.recipe.digest()}|engine:{engine}{precision}|hardware:{hardware(self.device)}"
 
     def _perplexity(self, examples: Examples) -> Score:
         """Return the perplexity per label; there is one label per token."""
@@ -365,8 +383,8 @@ class Run:
 
     @property
     def _attends(self) -> bool:
-        """Whether the model has attention to show."""
-        return bool(attention_modules(self.model))
+        """Whether the model has attention to show: to the source, if it has one."""
+        return bool(attention_modules(self.model, kinds="cross" if self.task.encoder_decoder else None))
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts; one longer than the model takes is an error, or truncated where the recipe says so."""
@@ -437,21 +455,38 @@ def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> Embed
     return EmbeddedText([words[word] for word in present], np.stack([vectors[ids == word].mean(0) for word in present]))
 
 
+class SearchOptions(TypedDict, total=False):
+    """How to search. What is not given, or None, is as in the recipe."""
+
+    beam: int | None
+    length_penalty: float | None
+    max_tokens: int | None
+    number: int
+    """Outputs per input, best first."""
+    temperature: float | None
+    """Sample one output instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
+    top_k: int
+    top_p: float
+    seed: int
+
+
 def search_params(
     settings: DecodeSettings,
-    outputs: str,
     *,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    max_tokens: int | None = None,
     number: int = 1,
     temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
-    **given: Any,
 ) -> SearchParams:
     """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
+    given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
     changed = {name: value for name, value in given.items() if value is not None}
     settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
     if number > settings.beam and temperature is None:
-        raise UserError(f"{number} {outputs} asked for, but beam is {settings.beam}; set --beam {number}")
+        raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
     sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from regard.scoring import (
     merge_words,
     transpose_references,
 )
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
+from regard.tasks.base import EmbeddedText, EvaluationResult, Run, SearchOptions, Task, TaskCard, search_params
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation
@@ -75,12 +75,12 @@ class CaptionAlignment:
 class CaptionRun(Run):
     """A captioner."""
 
-    def caption(self, images: Sequence[ImageInput], **settings: Any) -> list[list[Translation]]:
+    def caption(self, images: Sequence[ImageInput], **options: Unpack[SearchOptions]) -> list[list[Translation]]:
         """Return the `number` best captions of each image, best first, or with a `temperature` a sampled one.
 
-        Settings: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+        Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
         """
-        return self._caption_pixels(self._images.decode(images), **settings)
+        return self._caption_pixels(self._images.decode(images), **options)
 
     def align(self, images: Sequence[ImageInput], captions: Sequence[str] | None = None) -> Iterator[CaptionAlignment]:
         """Yield where the model attends in each image for every word of a caption: its own, or the given one."""
@@ -105,32 +105,9 @@ class CaptionRun(Run):
         return results
 
     @torch.no_grad()
-    def _caption_pixels(
-        self,
-        pixels: Pixels,
-        *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_tokens: int | None = None,
-        number: int = 1,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> list[list[Translation]]:
+    def _caption_pixels(self, pixels: Pixels, **options: Unpack[SearchOptions]) -> list[list[Translation]]:
         """Caption decoded images (N, H, W, 3)."""
-        params = search_params(
-            self.recipe.decode,
-            "captions",
-            beam=beam,
-            length_penalty=length_penalty,
-            max_tokens=max_tokens,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-        )
+        params = search_params(self.recipe.decode, **options)
         sources = self._sources(pixels, params.max_tokens)
         found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
         return [self._captions(hypotheses) for hypotheses in found]
@@ -229,10 +206,6 @@ class CaptionRun(Run):
         outputs = {name: run._outputs(examples) for name, run in runs.items()}
         return compare_systems(outputs, transpose_references(examples.captions))
 
-    def _signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
-
 
 # the world of shapes knows whether a caption is true of its image, and where the shapes are that it names
 
@@ -306,6 +279,7 @@ CAPTION = Task(
     models={"lstm": LstmCaptioner, "transformer": TransformerCaptioner},
     verbs=("caption", "align", "embed"),
     reads=("image",),
+    searches=True,
     metrics=("valid_bleu",),
     explains="caption",
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),

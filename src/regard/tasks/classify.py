@@ -6,7 +6,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
-from torch import Tensor
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -16,8 +15,7 @@ from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import (
     Prediction,
     classify_inputs,
@@ -51,6 +49,7 @@ class ClassifyRun(Run):
     labels: list[str]
 
     embed = embed_texts
+    _inputs = classify_inputs
 
     def classify(self, texts: Sequence[str]) -> list[list[Prediction]]:
         """Return every label of each text, the most probable first. The texts of a pair are separated by a tab."""
@@ -66,9 +65,6 @@ class ClassifyRun(Run):
 
     def _model_sizes(self) -> list[int | tuple[int, int]]:
         return [*super()._model_sizes(), len(self.labels)]
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        return classify_inputs(self, text)
 
     def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
         return labelled_rows(self, examples, label_ids(self.labels, examples, examples.label), training)

@@ -35,7 +35,7 @@ from regard.worlds import shapes
 
 CHOICES = 100
 """Captions to choose from, of which one is true."""
-NEAR_MISS_FRACTION = {"": 0.0, "_near": 0.5}
+NEAR_MISS_FRACTION = {f"true_of_{CHOICES}": 0.0, f"true_of_{CHOICES}_near": 0.5}
 """The fraction of the false captions that are the true one with one thing changed."""
 DEFAULT_TEMPLATES = ("{}",)
 
@@ -224,23 +224,19 @@ class ContrastiveRun(Run):
             scores.update(self._choose_true(examples, images))
         return EvaluationResult(name, examples, nearest, scores)
 
-    def _choose_true(self, examples: ImageExamples, images: np.ndarray | None = None) -> dict[str, Score]:
+    def _choose_true(self, examples: ImageExamples, images: np.ndarray) -> dict[str, Score]:
         """Return how often the true caption of an image of the world of shapes is nearer than CHOICES - 1 false ones."""
-        images = self._image_vectors(examples) if images is None else images
-        return {
-            f"true_of_{CHOICES}{name}": self._choose(examples, images, near, f"true_of_{CHOICES}{name}")
-            for name, near in NEAR_MISS_FRACTION.items()
-        }
-
-    def _choose(self, examples: ImageExamples, images: np.ndarray, near: float, name: str) -> Score:
-        choices = [
-            [captions[0], *shapes.false_captions(image.scene, CHOICES - 1, Random(f"false {row}"), near)]
-            for row, (captions, image) in enumerate(zip(examples.captions, examples.gold))
-        ]
-        number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
-        vectors = self._text_vectors(list(number))
-        similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
-        return accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
+        scores = {}
+        for name, near in NEAR_MISS_FRACTION.items():
+            choices = [
+                [captions[0], *shapes.false_captions(image.scene, CHOICES - 1, Random(f"false {row}"), near)]
+                for row, (captions, image) in enumerate(zip(examples.captions, examples.gold))
+            ]
+            number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
+            vectors = self._text_vectors(list(number))
+            similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
+            scores[name] = accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
+        return scores
 
     def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[dict[str, Any]]:
         return compare_accuracy(

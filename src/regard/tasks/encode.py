@@ -3,8 +3,7 @@
 from regard.models.bert import TextEmbedder
 from regard.models.vit import ImageEmbedder
 from regard.recipe import BaseImageData, EncoderModel, TextData, VitModel
-from regard.tasks.base import Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.images import embed_images, resize_images
 
 

@@ -21,8 +21,7 @@ from regard.errors import UserError
 from regard.models.bert import MaskedLanguageModel
 from regard.recipe import EncoderModel, Masking, Recipe, TextData
 from regard.scoring import Score, accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import TEXT_LIMITS
+from regard.tasks.base import EVALUATE_TOKENS, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.starters.text_starters import masked_recipe
 from regard.tokens.special_tokens import MASK_NAME

@@ -16,9 +16,8 @@ from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.scoring import correlation_scores
-from regard.tasks.base import EvaluationResult, Run, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, TaskCard, embed_texts
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
 from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
 from regard.tasks.shared.run_folder import read_json
 from regard.training.losses import MeanSquaredError
@@ -42,6 +41,7 @@ class RegressRun(Run):
     """A regressor. Numbers are learned in standard deviations from the mean of the training data."""
 
     embed = embed_texts
+    _inputs = classify_inputs
 
     def classify(self, texts: Sequence[str]) -> list[float]:
         """Return the number of each text. The texts of a pair are separated by a tab."""
@@ -74,9 +74,6 @@ class RegressRun(Run):
 
     def _to_training_scale(self, logits: Tensor) -> Tensor:
         return (logits - self._mean) / self._std
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        return classify_inputs(self, text)
 
     def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
         targets = ((numbers(examples) - self._mean) / self._std).astype(np.float32)

@@ -21,8 +21,7 @@ from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import compare_accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.starters.text_starters import tag_recipe
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -19,7 +19,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
-from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.batching import SearchParams, Sources, decode_all
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.models.dalle import Dalle
@@ -121,17 +121,21 @@ class TextToImageRun(Run):
     def _sample(self, prefix: Tensor, params: SamplingParams) -> list[list[GeneratedImage]]:
         """Generate images of tokenized captions (B, 1 + text)."""
         rows = list(product(range(len(prefix)), range(params.number)))
-        results: list[list[GeneratedImage]] = [[] for _ in prefix]
-        for start in range(0, len(rows), DRAW_BATCH):
-            part = rows[start : start + DRAW_BATCH]
-            samples = np.array([sample_index(caption, sample) for caption, sample in part])
-            limits = torch.full((len(part),), self._num_codes + 1, device=self.device)
-            chosen = prefix[[caption for caption, _ in part]].to(self.device)
-            found = greedy_or_sample(self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY)
-            codes = np.array([one.tokens for one in found]).reshape(-1, *self._codes_run.model.grid) - self.model.first_code
-            for (caption, _), image, grid, one in zip(part, self._codes_run.decode(codes), codes, found):
-                results[caption].append(GeneratedImage(image, grid, one.log_probability))
-        return results
+        sources = Sources(
+            [prefix.size(1)] * len(rows),
+            [self._num_codes + 1] * len(rows),
+            lambda indices: None,
+            prefix=lambda indices: prefix[[rows[i][0] for i in indices]].to(self.device),
+            sequence_ids=[sample_index(*row) for row in rows],
+        )
+        search = SearchParams(sampling=params, batch_tokens=DRAW_BATCH * prefix.size(1))
+        found = decode_all(self.model, sources, search, device=self.device, special_tokens=CODES_ONLY)
+        codes = (
+            np.array([best.tokens for (best,) in found], np.int64).reshape(-1, *self._codes_run.model.grid)
+            - self.model.first_code
+        )
+        images = map(GeneratedImage, self._codes_run.decode(codes), codes, (best.log_probability for (best,) in found))
+        return [list(islice(images, params.number)) for _ in prefix]
 
     # files and examples
 

@@ -30,8 +30,7 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.labels import LABELS_FILE, Prediction
 from regard.tasks.starters.text_starters import text_to_text_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS, TranslateRun, exact_matches
@@ -121,10 +120,6 @@ class TextToTextRun(TranslateRun):
 
     def _open_files(self) -> None:
         self._labels = self._read_json(LABELS_FILE)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
 
     def _too_long(self, examples: TaskPairs) -> str:
         return self.recipe.data.tasks[examples.task].too_long
@@ -236,6 +231,7 @@ TEXT_TO_TEXT = Task(
     models=SEQ2SEQ_MODELS,
     verbs=("translate", "classify", "align", "embed"),
     encoder_decoder=True,
+    searches=True,
     metrics=("valid_mean",),
     explains="translation",
     model_sizes=lambda recipe, vocabulary: vocabulary,

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
@@ -40,8 +39,18 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.alignment import sharpest_layer
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_params
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import (
+    HUMAN_CHECK,
+    OWN_ENGINE,
+    TEXT_LIMITS,
+    EvaluationResult,
+    Run,
+    SearchOptions,
+    Task,
+    TaskCard,
+    embed_texts,
+    search_params,
+)
 from regard.tasks.starters.text_starters import translate_recipe
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
@@ -80,14 +89,6 @@ class Translation:
     """The program that computed it."""
 
 
-class DecodingEngine(Protocol):
-    """Another program that searches with this model, such as CTranslate2."""
-
-    name: str
-
-    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
-
-
 @dataclass(frozen=True)
 class Alignment:
     """What each target word attends to: weights (layers, heads, target words, source words)."""
@@ -108,45 +109,24 @@ class Alignment:
 class TranslateRun(Run):
     """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
 
-    _engine: DecodingEngine | None = None
-    """Another program that translates; everything else stays ours."""
-
     embed = embed_texts
 
     @overload
-    def translate(self, texts: str, **settings: Any) -> list[Translation]: ...
+    def translate(self, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...
     @overload
-    def translate(self, texts: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
-    def translate(  # type: ignore[misc]
-        self,
-        texts: str | Sequence[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_tokens: int | None = None,
-        number: int = 1,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
+    def translate(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
+    def translate(
+        self, texts: str | Sequence[str], **options: Unpack[SearchOptions]
     ) -> list[Translation] | list[list[Translation]]:
-        """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one."""
-        params = search_params(
-            self.recipe.decode,
-            "hypotheses",
-            beam=beam,
-            length_penalty=length_penalty,
-            max_tokens=max_tokens,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-        )
+        """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one.
+
+        Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+        """
+        params = search_params(self.recipe.decode, **options)
         sources = self._ids([texts] if isinstance(texts, str) else texts)
         not_empty = [i for i, ids in enumerate(sources) if ids]
-        engine = self._engine if temperature is None else None  # our sampling uses our random stream
-        name = self._engine_name if engine is self._engine else super()._engine_name
+        engine = self._engine if params.sampling is None else None  # our sampling uses our random stream
+        name = OWN_ENGINE if engine is None else engine.name
         results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
         if engine is not None:
             found = engine.decode([sources[i] for i in not_empty], params, self.recipe.model.max_length)
@@ -167,10 +147,6 @@ class TranslateRun(Run):
         encoded, max_length = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
         targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
         return self._align_targets(texts, targets, kind)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"] if recipe.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
 
     def _load_tokenizers(self) -> list[Tokenizer]:
         """Return the tokenizers of source and target; they may be the same."""
@@ -212,13 +188,9 @@ class TranslateRun(Run):
         texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
         return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
 
-    def _best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
+    def _best(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
         """Return the best translation of each text."""
-        return [found[0] for found in self.translate(texts, **settings)]
-
-    @property
-    def _engine_name(self) -> str:
-        return super()._engine_name if self._engine is None else self._engine.name
+        return [found[0] for found in self.translate(texts, **options)]
 
     # scores
 
@@ -255,16 +227,7 @@ class TranslateRun(Run):
             return compare_accuracy({name: exact_matches(texts, examples.target) for name, texts in outputs.items()})
         return compare_systems(outputs, examples.target)
 
-    def _signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
-
     # attention
-
-    @property
-    def _attends(self) -> bool:
-        """Whether its decoder attends to the source."""
-        return bool(attention_modules(self.model, kinds="cross"))
 
     def _align_translations(
         self, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
@@ -336,6 +299,7 @@ TRANSLATE = Task(
     models=SEQ2SEQ_MODELS,
     verbs=("translate", "align", "embed"),
     encoder_decoder=True,
+    searches=True,
     metrics=("valid_bleu", "valid_accuracy"),
     pretrained=(TransformerModel, PairData),
     explains="translation",

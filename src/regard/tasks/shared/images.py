@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
-from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
+from regard.corpus.decode_image import ImageTransform, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.recipe import AugmentSettings
@@ -58,11 +58,6 @@ class ImageReader:
         """Return the recipe's augmentation for training examples, None for others."""
         settings: AugmentSettings = self.run.recipe.train.augment
         return settings if training and settings.enabled else None
-
-
-def image_from_bytes(data: bytes, name: str, max_pixels: int) -> Image.Image:
-    """Decode an image of at most this many pixels; `name` is for error messages."""
-    return decode_image(data, name, max_pixels)
 
 
 def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
