@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.options import AsJson, Device, Set, app
-from regard.cli.output import print_json
+from regard.cli.output import print_item, print_json
 from regard.errors import UserError
 
 
@@ -107,10 +107,7 @@ def convert(
     from regard.run.convert import convert as write
 
     proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
-    if as_json:
-        print_json(folder=str(out), **(proof.to_json() if proof else {}))
-    else:
-        print(f"wrote {out}")
+    print_item(as_json, f"wrote {out}", folder=str(out), **(proof.to_json() if proof else {}))
     if proof is None:
         return
     for line in [] if as_json else [f"compared with {proof.against}", *proof.lines()]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.options import AsJson, Beam, Device, Greedy, MaxTokens, RunFolder, Seed, TopK, TopP, app, load_for, read_batches
-from regard.cli.output import print_json, print_texts
+from regard.cli.output import print_item, print_texts
 from regard.errors import UserError
 
 Images = Annotated[
@@ -74,7 +74,7 @@ def draw(
     assert out is not None
     (found,) = opened.draw([text], number=1 if number is None else number, **settings)
     for path, image in zip(write_images([image.image for image in found], out), found):
-        print_json(file=str(path), score=round(image.score, 6)) if as_json else print(f"{path}\t{image.score:.4f}")
+        print_item(as_json, f"{path}\t{image.score:.4f}", file=str(path), score=round(image.score, 6))
 
 
 @app.command()
@@ -141,9 +141,7 @@ def match(
     choices = parse_labels(labels)
     for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, choices, template or ["{}"])):
-            if as_json:
-                rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in found]
-                print(json.dumps(rows, ensure_ascii=False))
-            else:
-                for one in found:
-                    print(*([path] if images is None or len(images) > 1 else []), one.label, f"{one.probability:.4f}", sep="\t")
+            prefix = f"{path}\t" if images is None or len(images) > 1 else ""
+            shown = "\n".join(f"{prefix}{one.label}\t{one.probability:.4f}" for one in found)
+            rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in found]
+            print(json.dumps(rows, ensure_ascii=False) if as_json else shown)

@@ -186,7 +186,7 @@ def measure_cost(run: TranslateRun, name: str) -> dict[str, Any] | None:
     """Return BLEU and speed of the run as it is and of our engine in fp32, with the same search; cached in the run folder."""
     if run._huggingface is not None or not isinstance(run.data.valid, SentencePairs):
         return None
-    known = run._read_json(FILE)
+    known: dict[str, dict[str, Any]] = run._read_json(FILE)
     key = f"{name}, {hardware(run.device)}"
     if known.get(key, {}).get("weights") == weights_identity(run):
         return known[key]

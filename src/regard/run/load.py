@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from regard.errors import UserError
 from regard.hardware import choose_device
 from regard.interop.convert import HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
-from regard.recipe import Answering, PairTokenSettings, Recipe, Settings
+from regard.recipe import Answering, PairTokenSettings, Recipe
 from regard.recipe.images import height_and_width
 from regard.tasks import find_task, load_run_folder
-from regard.tasks.base import Run, Task
+from regard.tasks.base import ModelSettings, Run, Task
 from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -96,7 +96,7 @@ def pretrained_recipe(source: HuggingFaceFolder, task: Task) -> PretrainedRecipe
     return PretrainedRecipe(task=source.task, model=model, data=data_type.model_construct(**source.data))
 
 
-def tensor_shapes(source: HuggingFaceFolder, task: Task, settings: Settings) -> dict[str, torch.Size]:
+def tensor_shapes(source: HuggingFaceFolder, task: Task, settings: ModelSettings) -> dict[str, torch.Size]:
     """Return the shape of every tensor of a model of these settings, without allocating it."""
     sizes: list[Any] = [height_and_width(source.data["size"])] if source.data else []
     if source.tokenizer is not None:

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from regard.batches.language_rows import PackedRows
 from regard.batches.mixture import MixtureRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
+from regard.corpus.examples import Examples
 from regard.corpus.word_vectors import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
@@ -36,11 +37,13 @@ from regard.training.signals import catch_signals
 
 LENGTH_MULTIPLE = 8
 """With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
+RecipeSource = Recipe | Mapping[str, object] | str | Path
+"""A recipe, its settings, or the path of its TOML file."""
 TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
 
 
 def train(
-    recipe: Recipe | dict[str, Any] | str | Path,
+    recipe: RecipeSource,
     out: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -99,17 +102,17 @@ def explain_resume(folder: Path) -> Iterator[None]:
         raise
 
 
-def to_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def to_recipe(recipe: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Return a recipe from settings or a TOML file, with overrides applied."""
-    if isinstance(recipe, Recipe | dict):
-        settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(recipe)
-        for override in overrides:
-            apply_override(settings, override)
-        return tasks.build_recipe(settings)
-    return tasks.read_recipe(recipe, overrides)
+    if isinstance(recipe, str | Path):
+        return tasks.read_recipe(recipe, overrides)
+    settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+    for override in overrides:
+        apply_override(settings, override)
+    return tasks.build_recipe(settings)
 
 
-def default_name(recipe: Recipe | dict[str, Any] | str | Path, settings: Recipe) -> str:
+def default_name(recipe: RecipeSource, settings: Recipe) -> str:
     """Return the name of a run folder: the recipe file or the task, and the start of its digest."""
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
     return f"{stem}-{settings.digest()[:6]}"
@@ -213,7 +216,7 @@ def train_run(
     return load(folder, device=str(device))
 
 
-def validate(run: Run, model: nn.Module, examples: Any, rows: Rows) -> dict[str, float]:
+def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
     """Return the validation metrics of a model in place of the run's own."""
     trained, run.model = run.model, model
     try:

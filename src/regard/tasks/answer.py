@@ -18,7 +18,17 @@ from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy
 from regard.scoring.answers import score_answer
-from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import (
+    EVALUATE_TOKENS,
+    HUMAN_CHECK,
+    TEXT_LIMITS,
+    ComparisonRow,
+    EvaluationResult,
+    Run,
+    Task,
+    TaskCard,
+    embed_texts,
+)
 from regard.tasks.starters.text_starters import answer_recipe
 from regard.training.losses import SpanLoss
 
@@ -59,6 +69,7 @@ class ExtractedAnswer:
 class AnswerRun(Run):
     """A model that answers questions about a context."""
 
+    recipe: AnswerRecipe
     embed = embed_texts
 
     def answer(self, question: str, context: str, *, unanswerable: bool | None = None) -> ExtractedAnswer:
@@ -138,7 +149,7 @@ class AnswerRun(Run):
         notes = answerable_notes(predicted, references)
         return EvaluationResult(name, examples, outputs, {**answer_scores(predicted, references)}, notes=notes)
 
-    def _compare(self, runs: "dict[str, AnswerRun]", examples: QuestionExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, AnswerRun]", examples: QuestionExamples) -> list[ComparisonRow]:
         references = examples.answer_texts()
         exact = {
             name: [score_answer(*pair)[0] == 1 for pair in zip(run._predictions(examples, run._encode(examples)), references)]

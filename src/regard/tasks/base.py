@@ -1,6 +1,6 @@
 """A run (a model with its recipe and tokenizers) and a task (everything the package knows about one kind of run)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.report import Explanation
-    from regard.tasks.shared.images import ImageReader
+    from regard.tasks.shared.images import ImageInput, ImageReader
 
 HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
 TEXT_LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data,
@@ -55,6 +55,10 @@ EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 POOLS = ("mean", "cls", "words")
 OWN_ENGINE = f"regard-{__version__}"
 Modality = Literal["text", "image"]
+ComparisonRow = dict[str, str | float | None]
+"""The system, metric, score and p-value of a paired test."""
+Size = int | tuple[int, int]
+"""A number of tokens or labels, or the height and width of images."""
 
 
 @dataclass
@@ -62,11 +66,11 @@ class EvaluationResult:
     """The scores of one evaluation set, and the outputs they were computed from."""
 
     name: str
-    examples: Any
+    examples: Examples
     outputs: list[str]
     """The output for each example, one line each."""
     scores: dict[str, Score]
-    by_length: list[dict[str, Any]] = field(default_factory=list)
+    by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -87,6 +91,13 @@ class TaskCard:
     limits: str
     commands: tuple[str, ...]
     """Example commands; {} stands for the run folder."""
+
+
+class ModelSettings(Protocol):
+    """The settings of a model, whose `kind` names its class."""
+
+    @property
+    def kind(self) -> str: ...
 
 
 class DecodingEngine(Protocol):
@@ -110,7 +121,7 @@ class Task:
     recipe: type[Recipe] | None
     """The recipe type; None for a task that is never trained (`encode`)."""
     run: "type[Run]"
-    models: Mapping[str, Any]
+    models: Mapping[str, Callable[..., nn.Module]]
     """Model classes by `model.kind`."""
     verbs: tuple[str, ...]
     """The methods of the run that a person, the command line and the server may call."""
@@ -128,9 +139,11 @@ class Task:
     """The model and data settings that a Hugging Face folder of this task opens with."""
     explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
     """Which output `explain` attributes to the input."""
-    model_sizes: Callable[[Any, tuple[int, int]], tuple[Any, ...]] = lambda recipe, vocabulary: vocabulary[:1]
+    image_positions: bool = False
+    """Whether the positions of an example are those of its image: patches, or codes."""
+    model_sizes: Callable[[Recipe, tuple[int, int]], tuple[Size, ...]] = lambda recipe, vocabulary: vocabulary[:1]
     """The arguments of the model after its settings, from a recipe and the vocabulary sizes: for models built without data."""
-    lengths: Callable[[Any, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
+    lengths: Callable[[Recipe, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
         (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
     )
     """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
@@ -138,10 +151,9 @@ class Task:
     """Write a starter recipe (TOML) for data files."""
     card: TaskCard
 
-    def build(self, settings: Any, *arguments: Any) -> nn.Module:
+    def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
         """Build the model of these settings."""
-        model: nn.Module = self.models[settings.kind](settings, *arguments)
-        return model
+        return self.models[settings.kind](settings, *arguments)
 
 
 class Run:
@@ -155,9 +167,11 @@ class Run:
     _extra_special_tokens: tuple[str, ...] = ()
     """Special tokens of the vocabulary besides the usual ones."""
 
-    recipe: Any
+    recipe: Recipe
 
-    def __init__(self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
+    def __init__(
+        self, task: Task, folder: Path, recipe: Recipe, device: torch.device, huggingface: HuggingFaceFolder | None = None
+    ):
         """Open a run folder, or the Hugging Face folder `huggingface`; the weights are loaded by the caller."""
         self.task, self.folder, self.recipe, self.device = task, folder, recipe, device
         self._huggingface = huggingface
@@ -173,12 +187,12 @@ class Run:
 
     @cached_property
     def data(self) -> Dataset[Any]:
-        """The validation and test sets of the recipe."""
+        """The validation and test sets of the recipe, of the kind of examples that the task reads."""
         if self._huggingface is not None:
             raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
         return read_dataset(self.recipe.data, train=False)
 
-    def explain(self, text: Any, method: str = "all", **selection: str) -> "Explanation":
+    def explain(self, text: "ImageInput", method: str = "all", **selection: str) -> "Explanation":
         """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
 
         The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
@@ -258,7 +272,7 @@ class Run:
         features = [] if settings is None else [load_contextual_features(self.folder, settings)]
         return self.task.build(self.recipe.model, *self._model_sizes(), self.recipe.train.regularize, *features)
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         """Return the sizes that the model is built with after its settings: of images, of vocabularies, of labels."""
         images = [self._images.size] if "image" in self.task.reads else []
         tokenizers = [self.tokenizers[0], self.tokenizers[-1]] if self.task.encoder_decoder else self.tokenizers
@@ -275,7 +289,8 @@ class Run:
     @property
     def _max_positions(self) -> int:
         """Positions that an example may take."""
-        return self.recipe.model.max_length
+        model = self.recipe.model
+        return int(model.length(self._images.size) if self.task.image_positions else model.max_length)
 
     def _config_sizes(self) -> dict[str, Any]:
         """Return the sizes of the model that depend on the data, for config.json."""
@@ -284,7 +299,7 @@ class Run:
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
-        return read_json(path) if path.exists() else {}
+        return read_json(path, dict) if path.exists() else {}
 
     # examples -> rows
 
@@ -300,7 +315,7 @@ class Run:
 
     def _too_long(self, examples: Any) -> str:
         """Return what happens to examples that are too long: "error", "drop", "truncate" or "split"."""
-        return self.recipe.data.too_long
+        return str(self.recipe.data.too_long)
 
     def _training_rows(self, examples: Any) -> tuple[Rows, int]:
         """Return the training examples that fit, tokenized, and how many did not fit."""
@@ -336,7 +351,7 @@ class Run:
         """Return every score of one evaluation set."""
         raise NotImplementedError
 
-    def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[ComparisonRow]:
         """Test whether each run differs from the first on these examples."""
         raise UserError(
             f"{self.folder} {self.task.does}, for which there is no paired test; compare the confidence intervals of evaluate"
@@ -422,7 +437,11 @@ def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = 
         raise UserError("an empty text has no vectors; leave it out")
     word_ids = [found for _, found in run.tokenizers[0].encode_words(texts)] if pool == "words" else []
     results: list[Any] = [None] * len(texts)
-    for rows, layers in iterate_layers(run.model, ids, run._special_tokens, run.device):
+    budget = EMBED_TOKENS if run.device.type == "cuda" else EMBED_TOKENS_CPU
+    for rows in batches_by_length([len(row) + run._special_tokens.num_added for row in ids], budget):
+        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), run._special_tokens)
+        with torch.no_grad():
+            layers = run.model.hidden_states(**{name: part.to(run.device) for name, part in inputs.items()})
         if not -len(layers) <= layer < len(layers):
             raise UserError(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
         for i, vectors in zip(rows, layers[layer].float().cpu().numpy()):
@@ -435,17 +454,6 @@ def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = 
             else:  # sentence-transformers, and so a Hugging Face folder, averages the special tokens too
                 results[i] = EmbeddedText([texts[i]], (inside if run._huggingface is None else tokens).mean(0, keepdims=True))
     return results
-
-
-@torch.no_grad()
-def iterate_layers(
-    model: Any, ids: Sequence[Sequence[int]], special_tokens: SpecialTokens, device: torch.device
-) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield the hidden states (B, S, D) of every layer, in batches of texts of similar length, with the rows of these texts."""
-    budget = EMBED_TOKENS if device.type == "cuda" else EMBED_TOKENS_CPU
-    for rows in batches_by_length([len(row) + special_tokens.num_added for row in ids], budget):
-        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), special_tokens)
-        yield rows, model.hidden_states(**{name: part.to(device) for name, part in inputs.items()})
 
 
 def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> EmbeddedText:

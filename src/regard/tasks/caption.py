@@ -31,7 +31,7 @@ from regard.scoring import (
     merge_words,
     transpose_references,
 )
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, SearchOptions, Task, TaskCard, search_params
+from regard.tasks.base import ComparisonRow, EmbeddedText, EvaluationResult, Run, SearchOptions, Task, TaskCard, search_params
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation
@@ -202,7 +202,7 @@ class CaptionRun(Run):
             add_scene_scores(self, result, examples)
         return result
 
-    def _compare(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[ComparisonRow]:
         outputs = {name: run._outputs(examples) for name, run in runs.items()}
         return compare_systems(outputs, transpose_references(examples.captions))
 

@@ -15,7 +15,7 @@ from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import (
     Prediction,
     classify_inputs,
@@ -63,7 +63,7 @@ class ClassifyRun(Run):
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         return [*super()._model_sizes(), len(self.labels)]
 
     def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
@@ -79,11 +79,11 @@ class ClassifyRun(Run):
     def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
         return score_labels(self, name, examples, self._predictions(examples))
 
-    def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[ComparisonRow]:
         return compare_labels(runs, examples)
 
 
-def check_positive_label(recipe: Any, labels: Sequence[str]) -> None:
+def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
     """Refuse a positive label that the training data does not have."""
     named = recipe.data.positive_label
     if named is not None and str(named) not in labels:
@@ -107,7 +107,7 @@ def score_labels(run: Any, name: str, examples: Any, predicted: list[str]) -> Ev
     return EvaluationResult(name, examples, predicted, scores, notes=[f"baseline, the most frequent label: {baseline:.1%}"])
 
 
-def compare_labels(runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
+def compare_labels(runs: dict[str, Any], examples: Any) -> list[ComparisonRow]:
     """Test whether each run's accuracy differs from the first one's."""
     return compare_accuracy(
         {name: [a == b for a, b in zip(run._predictions(examples), examples.label)] for name, run in runs.items()}

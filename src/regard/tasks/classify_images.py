@@ -15,7 +15,7 @@ from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.models.vit import VitClassifier
 from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EVALUATE_TOKENS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.classify import check_positive_label, compare_labels, score_labels
 from regard.tasks.shared.images import ImageInput, embed_images, resize_images
 from regard.tasks.shared.labels import Prediction, label_ids, rank_labels, read_labels, write_labels
@@ -57,12 +57,8 @@ class ClassifyImagesRun(Run):
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         return [*super()._model_sizes(), len(self.labels)]
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
 
     def _config_sizes(self) -> dict[str, Any]:
         return {**super()._config_sizes(), "labels": len(self.labels)}
@@ -94,7 +90,7 @@ class ClassifyImagesRun(Run):
     def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
         return score_labels(self, name, examples, self._predictions(examples))
 
-    def _compare(self, runs: "dict[str, ClassifyImagesRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, ClassifyImagesRun]", examples: ImageExamples) -> list[ComparisonRow]:
         return compare_labels(runs, examples)
 
 
@@ -106,6 +102,7 @@ CLASSIFY_IMAGES = Task(
     models={"vit": VitClassifier},
     verbs=("classify", "embed", "resize"),
     reads=("image",),
+    image_positions=True,
     metrics=("valid_accuracy",),
     pretrained=(VitModel, LabelledImageData),
     explains="image_label",

@@ -24,7 +24,7 @@ from regard.errors import UserError
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, ComparisonRow, EmbeddedText, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.image_starters import contrastive_recipe
@@ -61,6 +61,7 @@ class PlainText(str):
 class ContrastiveRun(Run):
     """A model that embeds images and texts in one space."""
 
+    recipe: ContrastiveRecipe
     _extra_special_tokens = (END_NAME,)
 
     resize = resize_images
@@ -78,7 +79,8 @@ class ContrastiveRun(Run):
 
     def similarity(self, images: Sequence[ImageInput] | ImageExamples, texts: Sequence[str]) -> np.ndarray:
         """Return the cosine similarity of each image and each text (N, M)."""
-        return self._image_vectors(images) @ self._text_vectors(texts).T
+        similarity: np.ndarray = self._image_vectors(images) @ self._text_vectors(texts).T
+        return similarity
 
     def embed(
         self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
@@ -146,7 +148,7 @@ class ContrastiveRun(Run):
         require_labels(labels, templates)
         texts = self._text_vectors([template.replace("{}", label) for label in labels for template in templates])
         mean = texts.reshape(len(labels), len(templates), -1).mean(1)
-        return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+        return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12))
 
     def _vectors(self, examples: ImageExamples) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """Return the vectors of the images, of all their captions, and the image that each caption belongs to."""
@@ -165,10 +167,6 @@ class ContrastiveRun(Run):
                     SpecialTokens(prefix=(BOS,)) if end is None else SpecialTokens(BOS, end, (BOS,), (end,))
                 )
         return found
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
 
     @property
     def _image_encoder(self) -> tuple[Any, Any]:
@@ -238,7 +236,7 @@ class ContrastiveRun(Run):
             scores[name] = accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
         return scores
 
-    def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[ComparisonRow]:
         return compare_accuracy(
             {name: retrieval_ranks(*run._vectors(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
         )
@@ -285,6 +283,7 @@ CONTRASTIVE = Task(
     models={"clip": Clip},
     verbs=("match", "similarity", "zero_shot", "embed", "resize"),
     reads=("text", "image"),
+    image_positions=True,
     loss=lambda run: ContrastiveLoss(run.recipe.train.regularize.label_smoothing),
     metrics=("valid_recall",),
     pretrained=(ClipModel, ImageTextData),

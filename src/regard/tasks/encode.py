@@ -19,10 +19,6 @@ class EncodeImagesRun(Run):
     embed = embed_images
     resize = resize_images
 
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
-
 
 ENCODE = Task(
     name="encode",
@@ -47,6 +43,7 @@ ENCODE_IMAGES = Task(
     models={"vit": ImageEmbedder},
     verbs=("embed", "resize"),
     reads=("image",),
+    image_positions=True,
     pretrained=(VitModel, BaseImageData),
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
     card=TaskCard(

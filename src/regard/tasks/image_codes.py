@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
+from torch import Tensor
 
 from regard.batches.batch import Batch
 from regard.batches.batches import sequential_batches
@@ -59,15 +60,16 @@ class ImageCodesRun(Run):
         return self._codes(self._images.rows(images))
 
     @torch.no_grad()
-    def decode(self, codes: Any) -> np.ndarray:
+    def decode(self, codes: np.ndarray | Tensor) -> np.ndarray:
         """Return the images (N, H, W, 3) of codes (N, h, w)."""
-        codes, size, grid = torch.as_tensor(np.asarray(codes)), self.recipe.model.codebook_size, self.model.grid
+        codes, size, grid = torch.as_tensor(codes), self.recipe.model.codebook_size, self.model.grid
         if codes.dim() != 3 or tuple(codes.shape[1:]) != grid:
             raise UserError(f"codes of the shape {tuple(codes.shape)}; images of {self.folder} have (N, {grid[0]}, {grid[1]})")
         if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= size)):
             raise UserError(f"codes should be integers from 0 to {size - 1}")
         found = [
-            self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy() for part in codes.long().split(DECODE_BATCH)
+            self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy()
+            for part in torch.split(codes.long(), DECODE_BATCH)
         ]
         return np.concatenate(found) if found and len(codes) else np.zeros((0, *self._images.size, 3), np.uint8)
 
@@ -77,10 +79,6 @@ class ImageCodesRun(Run):
         for batch in sequential_batches(rows, EVALUATE_TOKENS):
             found[batch.rows] = self.model.encode(**batch.to(self.device).inputs).cpu()
         return found
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
 
     def _config_sizes(self) -> dict[str, Any]:
         return {**super()._config_sizes(), "vocabularies": [self.recipe.model.codebook_size], "grid": list(self.model.grid)}
@@ -106,7 +104,7 @@ class ImageCodesRun(Run):
         for batch, made, error in self._reconstruct(rows):
             loss += self.model.pixel_loss(made.prediction, batch.inputs["pixels"]).sum()
             errors += [error.sum(), len(error)]
-            used.update(made.codes.unique().tolist())
+            used.update(set(made.codes.flatten().tolist()))
         return {
             "valid_loss": float(loss) / len(rows),
             "valid_psnr": psnr(errors),
@@ -128,6 +126,7 @@ IMAGE_CODES = Task(
     models={"dvae": Dvae},
     verbs=("encode", "decode"),
     reads=("image",),
+    image_positions=True,
     loss=lambda run: ReconstructionLoss(),
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
     lengths=lambda recipe, given: (recipe.model.length(recipe.data.height_width),) * 2,

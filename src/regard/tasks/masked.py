@@ -65,6 +65,7 @@ class FilledText:
 class MaskedRun(Run):
     """A masked language model."""
 
+    recipe: MaskedRecipe
     _extra_special_tokens = (MASK_NAME,)
 
     embed = embed_texts

@@ -16,7 +16,7 @@ from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.scoring import correlation_scores
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Size, TaskCard, embed_texts
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
 from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
 from regard.tasks.shared.run_folder import read_json
@@ -45,7 +45,7 @@ class RegressRun(Run):
 
     def classify(self, texts: Sequence[str]) -> list[float]:
         """Return the number of each text. The texts of a pair are separated by a tab."""
-        return (classify_logits(self, texts)[:, 0].double().numpy() * self._std + self._mean).tolist()
+        return [self._mean + self._std * float(number) for number in classify_logits(self, texts)[:, 0].double()]
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
@@ -58,12 +58,12 @@ class RegressRun(Run):
     def _open_files(self) -> None:
         """Read the scale of the training data; a Hugging Face model predicts plain numbers."""
         path = self.folder / SCALE_FILE
-        scale = read_json(path) if self._huggingface is None else {"mean": 0.0, "std": 1.0}
+        scale = read_json(path, dict) if self._huggingface is None else {"mean": 0.0, "std": 1.0}
         if not all(isinstance(scale.get(name), float) for name in ("mean", "std")):
             raise UserError(f"{path} is damaged: it should hold the mean and the std")
         self._mean, self._std = scale["mean"], scale["std"]
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         return [*super()._model_sizes(), 1]
 
     def _export_weights(self) -> dict[str, Tensor]:

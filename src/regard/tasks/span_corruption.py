@@ -46,6 +46,7 @@ class SpanCorruptionRecipe(Recipe):
 class SpanCorruptionRun(Run):
     """A model pre-trained by span corruption."""
 
+    recipe: SpanCorruptionRecipe
     _extra_special_tokens = tuple(f"<extra_id_{number}>" for number in range(len(SENTINELS)))
 
     embed = embed_texts

@@ -21,7 +21,18 @@ from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import compare_accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import (
+    EVALUATE_TOKENS,
+    HUMAN_CHECK,
+    TEXT_LIMITS,
+    ComparisonRow,
+    EvaluationResult,
+    Run,
+    Size,
+    Task,
+    TaskCard,
+    embed_texts,
+)
 from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.starters.text_starters import tag_recipe
 
@@ -80,7 +91,7 @@ class TagRun(Run):
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         return [*super()._model_sizes(), len(self.labels)]
 
     def _encode(self, examples: TaggedSentences, *, training: bool = False) -> Rows:
@@ -106,7 +117,7 @@ class TagRun(Run):
         outputs = [" ".join(found.labels) for found in self.tag(examples.keys())]
         return EvaluationResult(name, examples, outputs, {"accuracy": grouped_accuracy(self._correct(examples))})
 
-    def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[ComparisonRow]:
         """Compare whole sentences, since the words of one are not independent."""
         return compare_accuracy({name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()})
 

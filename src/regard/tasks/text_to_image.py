@@ -26,7 +26,7 @@ from regard.models.dalle import Dalle
 from regard.models.vit import format_size
 from regard.recipe import CaptionedImageData, DalleModel, ImageSampling, ImageTraining, Recipe, ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
@@ -76,6 +76,8 @@ class GeneratedImage:
 
 class TextToImageRun(Run):
     """A text-to-image model; it holds the run of its image codes, and may hold a reranker (CLIP)."""
+
+    recipe: TextToImageRecipe
 
     def draw(
         self,
@@ -157,7 +159,7 @@ class TextToImageRun(Run):
 
         self._codes_run = cast(ImageCodesRun, load_run_folder(self.folder / CODES_FOLDER, self.device))
 
-    def _model_sizes(self) -> list[int | tuple[int, int]]:
+    def _model_sizes(self) -> list[Size]:
         return [*super()._model_sizes(), self._codes_run.recipe.model.codebook_size, self._codes_run.model.grid]
 
     @property
@@ -240,24 +242,24 @@ class TextToImageRun(Run):
         }
         result = EvaluationResult(name, examples, [], scores)
         if isinstance(self.recipe.data.world, ShapesWorld):
-            self._score_scenes(result)
+            self._score_scenes(result, examples)
         return result
 
-    def _score_scenes(self, result: EvaluationResult) -> None:
+    def _score_scenes(self, result: EvaluationResult, examples: ImageExamples) -> None:
         """Add how many first captions are true of the image generated for them, on the world of shapes.
 
         `right_rebuilt` is the same of the gold images reconstructed from their codes: the upper bound.
         """
         from regard.tasks import load_run_folder  # a run may hold a run
 
-        captions, settings = [captions[0] for captions in result.examples.captions], self.recipe.sample
+        captions, settings = [captions[0] for captions in examples.captions], self.recipe.sample
         options: dict[str, Any] = dict(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
         if settings.reranker is not None:
             reranker = load_run_folder(self.folder / RERANKER_FOLDER, self.device)
             options |= dict(reranker=reranker, candidates=settings.candidates)
         generated = self.draw(captions, **options)
         right = [bool(image_satisfies(found[0].image, caption)) for caption, found in zip(captions, generated)]
-        codes = self._codes(result.examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
+        codes = self._codes(examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
         rebuilt = [bool(image_satisfies(*pair)) for pair in zip(self._codes_run.decode(codes), captions)]
         result.scores |= {"right": accuracy(right, "right"), "right_rebuilt": accuracy(rebuilt, "right_rebuilt")}
         result.outputs = [f"{'right' if one else 'wrong'}\t{caption}" for caption, one in zip(captions, right)]
@@ -272,7 +274,7 @@ def text_to_image_loss(run: TextToImageRun) -> TextToImageLoss:
     return TextToImageLoss(run.recipe.train.regularize, run._max_positions * each, choices)
 
 
-def copy_held_run(run: str, into: Path, setting: str, task: str) -> Any:
+def copy_held_run(run: str, into: Path, setting: str, task: str) -> Recipe:
     """Copy the run that a setting names into this run's folder, once, and return its recipe, checked to be of this task."""
     from regard.tasks import read_recipe
 
@@ -291,7 +293,7 @@ def rerank(text: str, images: Sequence[GeneratedImage], reranker: ContrastiveRun
     return [GeneratedImage(images[i].image, images[i].codes, float(similarity[i])) for i in order]
 
 
-def codes_recipe_of(recipe: TextToImageRecipe) -> Recipe:
+def codes_recipe_of(recipe: Recipe) -> Recipe:
     """Return the recipe of the image codes that a text-to-image recipe names."""
     from regard.tasks import read_recipe
 
@@ -304,13 +306,13 @@ def codes_recipe_of(recipe: TextToImageRecipe) -> Recipe:
     return read_recipe(path)
 
 
-def model_sizes(recipe: TextToImageRecipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Size, ...]:
     """Return the sizes of the caption's vocabulary, the codebook and the grid of codes."""
     codes = codes_recipe_of(recipe).model
     return vocabulary[0], codes.codebook_size, codes.grid(recipe.data.height_width)
 
 
-def lengths(recipe: TextToImageRecipe, given: tuple[int, int] | None) -> tuple[int, int]:
+def lengths(recipe: Recipe, given: tuple[int, int] | None) -> tuple[int, int]:
     """Return the positions of a caption and the codes of its image."""
     return (recipe.model.text_length + codes_recipe_of(recipe).model.length(recipe.data.height_width),) * 2
 

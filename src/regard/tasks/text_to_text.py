@@ -30,7 +30,7 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.labels import LABELS_FILE, Prediction
 from regard.tasks.starters.text_starters import text_to_text_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS, TranslateRun, exact_matches
@@ -51,6 +51,7 @@ class TextToTextRecipe(Recipe):
 class TextToTextRun(TranslateRun):
     """A model of several text-to-text tasks."""
 
+    recipe: TextToTextRecipe
     _labels: dict[str, list[str]]
     """The labels of each task of kind "classify"."""
 
@@ -200,7 +201,7 @@ class TextToTextRun(TranslateRun):
                 return correlation_scores(numbers, np.array([float(text) for text in references]), samples=samples), notes
         return translation_scores(outputs, references, samples=samples), []
 
-    def _compare(self, runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
+    def _compare(self, runs: dict[str, Any], examples: Any) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
         match self._task_data(examples.task).kind:
             case "summarise":

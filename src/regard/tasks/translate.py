@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from regard.tasks.base import (
     HUMAN_CHECK,
     OWN_ENGINE,
     TEXT_LIMITS,
+    ComparisonRow,
     EvaluationResult,
     Run,
     SearchOptions,
@@ -112,7 +113,7 @@ class TranslateRun(Run):
     embed = embed_texts
 
     @overload
-    def translate(self, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...
+    def translate(self, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
     @overload
     def translate(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
     def translate(
@@ -221,7 +222,7 @@ class TranslateRun(Run):
         scores = {**translation_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
         return EvaluationResult(name, examples, outputs, scores, score_by_length(examples.source, outputs, examples.target))
 
-    def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
         if self._is_algorithm:
             return compare_accuracy({name: exact_matches(texts, examples.target) for name, texts in outputs.items()})

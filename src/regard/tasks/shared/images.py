@@ -15,7 +15,7 @@ from regard.batches.image_store import Pixels, decode_images, move_to_device_if_
 from regard.corpus.decode_image import ImageTransform, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
-from regard.recipe import AugmentSettings
+from regard.recipe import AugmentSettings, ImageTraining
 from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, Run
 
 ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
@@ -56,8 +56,8 @@ class ImageReader:
 
     def augmentation(self, training: bool) -> AugmentSettings | None:
         """Return the recipe's augmentation for training examples, None for others."""
-        settings: AugmentSettings = self.run.recipe.train.augment
-        return settings if training and settings.enabled else None
+        train = self.run.recipe.train
+        return train.augment if training and isinstance(train, ImageTraining) and train.augment.enabled else None
 
 
 def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
@@ -69,7 +69,8 @@ def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
 
 def patch_grid(run: Run) -> tuple[int, int]:
     """Return the rows and columns of patches, or of the cells of a feature map, that an image is read as."""
-    return run._image_encoder[1].grid(run._images.size)
+    rows, columns = run._image_encoder[1].grid(run._images.size)
+    return rows, columns
 
 
 def pooled_positions(run: Run) -> tuple[int, ...] | None:

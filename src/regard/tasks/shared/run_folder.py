@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,10 +20,11 @@ from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 SPECIAL_TOKENS_FILE = "special_tokens.json"
 """The special tokens of a tokenizer that has others than ours."""
 FEATURES_FOLDER = "features"
+Json = TypeVar("Json", dict[str, Any], list[Any])
 REQUIRED_FILES = ("recipe.toml", "model.safetensors")
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
+def read_json(path: Path, kind: type[Json]) -> Json:
     """Return the contents of a JSON file in a run folder, checked to be a `kind`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -46,7 +47,7 @@ def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 
 def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
     """Load a tokenizer that came from a Hugging Face folder, with its own special tokens."""
-    stored: dict[str, Any] = read_json(folder / SPECIAL_TOKENS_FILE)
+    stored = read_json(folder / SPECIAL_TOKENS_FILE, dict)
     settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     rows = settings.pop("rows", None)
     try:
