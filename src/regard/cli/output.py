@@ -2,21 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard.tasks.base import EvaluationResult
-    from regard.tasks.language import TextStream
-
-
-class ScoredText(Protocol):
-    """A text that a model wrote."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def score(self) -> float: ...
+    from regard.tasks.language import GeneratedText, TextStream
+    from regard.tasks.translate import Translation
 
 
 def print_json(**values: object) -> None:
@@ -29,7 +21,7 @@ def print_item(as_json: bool, shown: str, **values: object) -> None:
     print(json.dumps(values, ensure_ascii=False) if as_json else shown)
 
 
-def print_texts(texts: Iterable[ScoredText], as_json: bool) -> None:
+def print_texts(texts: "Sequence[GeneratedText | Translation]", as_json: bool) -> None:
     """Print generated texts, one per line."""
     for found in texts:
         print_item(as_json, found.text, text=found.text, score=round(found.score, 6))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from regard import distributed
+from regard.corpus.dataset import as_task_pairs
 from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
@@ -66,7 +67,7 @@ def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | 
         return {name: pairs for name, pairs in run.data.tests.items() if task is None or pairs.task == task}
     if task is None:
         raise UserError(f"name the task of these files: --task {' or '.join(run.recipe.data.tasks)}")
-    return {f"{task}/{source.name.split('.')[0]}": run._as_task_pairs(read_pairs([source, reference]), task)}
+    return {f"{task}/{source.name.split('.')[0]}": as_task_pairs(task, run._task_data(task), read_pairs([source, reference]))}
 
 
 def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
@@ -88,15 +89,11 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
             name = f"{result.name.replace('/', '-')}.txt"
             (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
         if result.by_length:
-            draw_by_length({run.folder.name: result.by_length}, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
+            from regard.show.figures.curves import score_by_length
+            from regard.show.figures.style import save_figure
 
-
-def draw_by_length(series: dict[str, list[dict[str, float | int | str]]], path: Path) -> None:
-    """Write a figure of BLEU by sentence length."""
-    from regard.show.figures.curves import score_by_length as figure
-    from regard.show.figures.style import save_figure
-
-    save_figure(figure(series), path)
+            figure = score_by_length({run.folder.name: result.by_length})
+            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
 
 
 def compare_runs(

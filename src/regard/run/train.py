@@ -62,7 +62,10 @@ def train(
     with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
         if resume:
             folder = Path(out or str(recipe))
-            require_run(folder)
+            if not (folder / "recipe.toml").is_file():
+                raise UserError(
+                    f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}"
+                )
             with lock_folder(folder), explain_resume(folder):
                 settings = read_unfinished_recipe(folder, overrides)
                 options = (None, 0) if distributed.is_restarted() else (start, verify)
@@ -71,7 +74,8 @@ def train(
             option = "--from" if start is not None else "--verify"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
         settings = to_recipe(recipe, overrides)
-        folder = Path(out) if out else Path("runs", default_name(recipe, settings))
+        stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
+        folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
             return train(folder, device=device, resume=True, board=board)
         require_unused(folder)
@@ -112,12 +116,6 @@ def to_recipe(recipe: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     return tasks.build_recipe(settings)
 
 
-def default_name(recipe: RecipeSource, settings: Recipe) -> str:
-    """Return the name of a run folder: the recipe file or the task, and the start of its digest."""
-    stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
-    return f"{stem}-{settings.digest()[:6]}"
-
-
 def require_unused(folder: Path) -> None:
     """Refuse a folder that holds a run; one that failed before its first step does not count."""
     if (folder / "model.safetensors").exists() or checkpoint.list_checkpoints(folder / "checkpoints"):
@@ -143,12 +141,6 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot write the run folder {folder}: {error.strerror}") from None
     atomic_write(folder / "recipe.toml", absolute.to_toml())
-
-
-def require_run(folder: Path) -> None:
-    """Refuse a folder without a recipe."""
-    if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}")
 
 
 def read_unfinished_recipe(folder: Path, overrides: Sequence[str]) -> Recipe:

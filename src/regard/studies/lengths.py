@@ -10,11 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
@@ -85,7 +86,7 @@ def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> Leng
     run, seconds = train_or_load(base, variant, out, device)
     results = evaluate(run)
     halts = run.recipe.model.kind == "universal" and run.recipe.model.halting == "act"
-    steps = {result.name: mean_halting_steps(run, result.examples) for result in results} if halts else {}
+    steps = {result.name: mean_halting_steps(run, cast(SentencePairs, result.examples)) for result in results} if halts else {}
     return LengthResult(variant.name, run, results, seconds, steps)
 
 
@@ -148,7 +149,7 @@ def _paired_p_values(plain: LengthResult, universal: LengthResult) -> dict[str, 
     found = {}
     for one, other in zip(plain.results, universal.results):
         correct = {
-            model.name: exact_matches(result.outputs, result.examples.target)
+            model.name: exact_matches(result.outputs, cast(SentencePairs, result.examples).target)
             for model, result in ((plain, one), (universal, other))
         }
         found[one.name] = compare_accuracy(correct)[1]["p_value"]

@@ -9,7 +9,6 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.batches.batches import sequential_batches
 from regard.batches.question_rows import NO_ANSWER, QuestionRows, build_question_rows
 from regard.corpus.examples import QuestionExamples
 from regard.decoding.spans import AnswerSpan, SpanLogits, best_spans
@@ -19,7 +18,6 @@ from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy
 from regard.scoring.answers import score_answer
 from regard.tasks.base import (
-    EVALUATE_TOKENS,
     HUMAN_CHECK,
     TEXT_LIMITS,
     ComparisonRow,
@@ -97,9 +95,9 @@ class AnswerRun(Run):
     def _spans(self, rows: QuestionRows, top: int = 1, unanswerable: bool | None = None) -> list[list[AnswerSpan]]:
         """Return the best spans of each question's context, over all of its windows."""
         windows: list[list[SpanLogits]] = [[] for _ in range(len(rows.question))]
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
+        for batch in self._batches(rows, shard=False):
             with torch.no_grad():
-                logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()  # (B, 2, S)
+                logits = self.model(**batch.inputs).double().cpu().numpy()  # (B, 2, S)
             for (start, end), row, begin in zip(logits, batch.rows, rows.context_starts(batch.rows)):
                 inside = slice(begin, begin + rows.last[row] - rows.first[row])
                 no_answer = float(start[NO_ANSWER] + end[NO_ANSWER])

@@ -1,6 +1,6 @@
 """A run (a model with its recipe and tokenizers) and a task (everything the package knows about one kind of run)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard import __version__, distributed
 from regard.attention.modules import attention_modules
+from regard.batches.batch import Batch
 from regard.batches.batches import sequential_batches
 from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
@@ -337,13 +338,18 @@ class Run:
             too_long="truncate" if too_long == "error" and not refuse else too_long,
         )
 
+    def _batches(self, rows: Rows, budget: int = EVALUATE_TOKENS, *, shard: bool = True) -> Iterator[Batch]:
+        """Yield rows in batches on the run's device, of at most `budget` positions; with `shard`, those of this rank."""
+        batches = sequential_batches(rows, budget)
+        return (batch.to(self.device) for batch in (distributed.shard(batches) if shard else batches))
+
     # scores
 
     def _validate(self, examples: Any, rows: Rows) -> dict[str, float]:
         """Return the validation metrics measured during training: the loss per label, and more where that is cheap."""
         total, count = 0.0, 0
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            total -= float(sequence_log_probs(self.model, batch.to(self.device)).sum())
+        for batch in self._batches(rows):
+            total -= float(sequence_log_probs(self.model, batch).sum())
             count += batch.label_count()
         return {"valid_loss": distributed.all_reduce_sum(total) / distributed.all_reduce_sum(count)}
 
@@ -375,8 +381,8 @@ class Run:
         """Return the perplexity per label; there is one label per token."""
         rows = self._evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
-        for batch in distributed.shard(sequential_batches(rows, self.recipe.decode.batch_tokens)):
-            log_p[batch.rows] = sequence_log_probs(self.model, batch.to(self.device)).cpu()
+        for batch in self._batches(rows, self.recipe.decode.batch_tokens):
+            log_p[batch.rows] = sequence_log_probs(self.model, batch).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
         return perplexity(distributed.all_reduce_sum(log_p), distributed.all_reduce_sum(counts))
 
@@ -384,8 +390,8 @@ class Run:
     def _logits(self, rows: Rows) -> Tensor:
         """Return the logits (N, C) of a model that has one output per row."""
         found: list[Any] = [None] * len(rows)
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().tolist()):
+        for batch in self._batches(rows):
+            for row, logits in zip(batch.rows, self.model(**batch.inputs).float().tolist()):
                 found[row] = logits
         return torch.tensor(distributed.merge_shards(found)) if found else torch.zeros(0, 1)
 

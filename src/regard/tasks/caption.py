@@ -10,7 +10,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from regard.attention.watch import watch
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import CaptionRows
 from regard.batches.image_store import Pixels, take_pixels
 from regard.batches.ragged import Ragged
@@ -96,13 +95,7 @@ class CaptionRun(Run):
             raise UserError(
                 f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its map; leave them out"
             )
-        results: list[Any] = [None] * len(images)
-        for batch in sequential_batches(self._images.rows(images), self.recipe.decode.batch_tokens):
-            with torch.no_grad():
-                features = self.model.image_features(batch.to(self.device).inputs["pixels"]).float()  # (B, S, D)
-            for row, vector in zip(batch.rows, features.mean(1, keepdim=True).cpu().numpy()):
-                results[row] = EmbeddedText([str(images[row])], vector)
-        return results
+        return self._images.embed(images, lambda pixels: self.model.image_features(pixels).float().mean(1, keepdim=True))
 
     @torch.no_grad()
     def _caption_pixels(self, pixels: Pixels, **options: Unpack[SearchOptions]) -> list[list[Translation]]:

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
-from regard.corpus.examples import LabelledTexts
+from regard.corpus.examples import ImageExamples, LabelledTexts
 from regard.errors import UserError
 from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
@@ -27,6 +27,7 @@ from regard.tasks.shared.labels import (
     write_labels,
 )
 from regard.tasks.starters.text_starters import classify_recipe
+from regard.tasks.translate import exact_matches
 
 
 class ClassifyRecipe(Recipe):
@@ -73,14 +74,14 @@ class ClassifyRun(Run):
         return [predictions[0].label for predictions in self.classify(examples.keys())]
 
     def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
-        right = [a == b for a, b in zip(self._predictions(examples), examples.label)]
+        right = exact_matches(self._predictions(examples), examples.label)
         return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(np.mean(right))}
 
     def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
-        return score_labels(self, name, examples, self._predictions(examples))
+        return score_labels(self.recipe, self.labels, name, examples, self._predictions(examples))
 
     def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[ComparisonRow]:
-        return compare_labels(runs, examples)
+        return compare_accuracy({name: exact_matches(run._predictions(examples), examples.label) for name, run in runs.items()})
 
 
 def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
@@ -90,28 +91,19 @@ def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
         raise UserError(f"data.positive_label = {named!r} is none of the labels: {', '.join(labels)}")
 
 
-def positive_label(run: Any) -> str | None:
-    """Return the label whose F1 is reported: the recipe's, or the second of two; None is the mean over all labels."""
-    named = run.recipe.data.positive_label
-    return str(named) if named is not None else run.labels[1] if len(run.labels) == 2 else None
+def score_labels(
+    recipe: Recipe, labels: Sequence[str], name: str, examples: LabelledTexts | ImageExamples, predicted: list[str]
+) -> EvaluationResult:
+    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline.
 
-
-def score_labels(run: Any, name: str, examples: Any, predicted: list[str]) -> EvaluationResult:
-    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline."""
-    right = [a == b for a, b in zip(predicted, examples.label)]
-    baseline = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
-    scores = {
-        "accuracy": accuracy(right),
-        **classification_scores(predicted, examples.label, positive=positive_label(run)),
-    }
+    F1 is that of the recipe's positive label, or of the second of two labels, or the mean over all.
+    """
+    named, truth = recipe.data.positive_label, examples.label
+    positive = str(named) if named is not None else labels[1] if len(labels) == 2 else None
+    baseline = max(truth.count(label) for label in set(truth)) / len(examples)
+    right = accuracy(exact_matches(predicted, truth))
+    scores = {"accuracy": right, **classification_scores(predicted, truth, positive=positive)}
     return EvaluationResult(name, examples, predicted, scores, notes=[f"baseline, the most frequent label: {baseline:.1%}"])
-
-
-def compare_labels(runs: dict[str, Any], examples: Any) -> list[ComparisonRow]:
-    """Test whether each run's accuracy differs from the first one's."""
-    return compare_accuracy(
-        {name: [a == b for a, b in zip(run._predictions(examples), examples.label)] for name, run in runs.items()}
-    )
 
 
 CLASSIFY = Task(

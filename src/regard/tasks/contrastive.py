@@ -12,7 +12,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from regard import distributed
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
@@ -24,7 +23,7 @@ from regard.errors import UserError
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, ComparisonRow, EmbeddedText, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EMBED_TOKENS, ComparisonRow, EmbeddedText, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.image_starters import contrastive_recipe
@@ -125,8 +124,8 @@ class ContrastiveRun(Run):
     def _image_vectors(self, images: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
         """Return a unit vector of each image (N, E); a dataset is decoded once and cached."""
         found = np.zeros((len(images), self.recipe.model.projection_width), np.float32)
-        for batch in distributed.shard(sequential_batches(self._images.rows(images), EVALUATE_TOKENS)):
-            found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
+        for batch in self._batches(self._images.rows(images)):
+            found[batch.rows] = self.model.image_features(**batch.inputs).cpu().numpy()
         return distributed.all_reduce_sum(found)
 
     @torch.no_grad()
@@ -198,8 +197,8 @@ class ContrastiveRun(Run):
         """Return the loss of batches as large as in training, and the mean recall@1 of both directions over all pairs."""
         number, size = len(rows), self.recipe.train.images_per_batch
         images, texts = (torch.zeros(number, self.recipe.model.projection_width) for _ in range(2))
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            image, text, _ = self.model(**batch.to(self.device).inputs)
+        for batch in self._batches(rows):
+            image, text, _ = self.model(**batch.inputs)
             images[batch.rows], texts[batch.rows] = image.cpu(), text.cpu()
         images, texts = distributed.all_reduce_sum(images), distributed.all_reduce_sum(texts)
         logits, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())

@@ -9,7 +9,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from regard.batches.batch import Batch
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.rows import Rows
 from regard.corpus.examples import ImageExamples
@@ -17,7 +16,7 @@ from regard.errors import UserError
 from regard.models.dvae import Dvae, Reconstruction
 from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring.reconstruction import psnr, reconstruction_scores
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import image_codes_recipe
 from regard.training.losses import ReconstructionLoss
@@ -76,8 +75,8 @@ class ImageCodesRun(Run):
     @torch.no_grad()
     def _codes(self, rows: Rows) -> np.ndarray:
         found = np.zeros((len(rows), *self.model.grid), np.int64)
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
-            found[batch.rows] = self.model.encode(**batch.to(self.device).inputs).cpu()
+        for batch in self._batches(rows, shard=False):
+            found[batch.rows] = self.model.encode(**batch.inputs).cpu()
         return found
 
     def _config_sizes(self) -> dict[str, Any]:
@@ -92,11 +91,10 @@ class ImageCodesRun(Run):
     @torch.no_grad()
     def _reconstruct(self, rows: Rows) -> Iterator[tuple[Batch, Reconstruction, np.ndarray]]:
         """Yield batches, their reconstruction, and the mean squared error of each image, of pixels from 0 to 1 (B,)."""
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
-            there = batch.to(self.device)
-            made = self.model(**there.inputs)
-            difference = self.model.to_pixels(made.prediction).float() - there.inputs["pixels"].float()
-            yield there, made, (difference / 255).square().mean((1, 2, 3)).cpu().numpy()
+        for batch in self._batches(rows, shard=False):
+            made = self.model(**batch.inputs)
+            difference = self.model.to_pixels(made.prediction).float() - batch.inputs["pixels"].float()
+            yield batch, made, (difference / 255).square().mean((1, 2, 3)).cpu().numpy()
 
     def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
         """Return the reconstruction loss from hard codes, without the cost of the codes."""

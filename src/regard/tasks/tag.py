@@ -10,7 +10,6 @@ import torch
 from pydantic import model_validator
 
 from regard.batches.batch import IGNORE_INDEX
-from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TaggingRows
 from regard.batches.token_store import TokenStore
@@ -22,7 +21,6 @@ from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import compare_accuracy, grouped_accuracy
 from regard.tasks.base import (
-    EVALUATE_TOKENS,
     HUMAN_CHECK,
     TEXT_LIMITS,
     ComparisonRow,
@@ -75,9 +73,9 @@ class TagRun(Run):
         firsts = [first_token_labels(row, range(max(row, default=-1) + 1), "a text") for row in word_ids]
         rows = TaggingRows(TokenStore(Ragged.from_rows(ids)), Ragged.from_rows(firsts), special_tokens=self._special_tokens)
         results = [Tagging([], []) for _ in texts]
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
+        for batch in self._batches(rows, shard=False):
             with torch.no_grad():
-                best = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
+                best = self.model(**batch.inputs).argmax(-1)  # (B, S)
             for row, predicted, is_first in zip(batch.rows, best, batch.labels != IGNORE_INDEX):
                 labels = [self.labels[i] for i in predicted[is_first].tolist()]
                 results[row] = Tagging(texts[row].split()[: len(labels)], labels)

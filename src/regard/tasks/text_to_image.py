@@ -13,7 +13,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from regard import distributed
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
@@ -26,7 +25,7 @@ from regard.models.dalle import Dalle
 from regard.models.vit import format_size
 from regard.recipe import CaptionedImageData, DalleModel, ImageSampling, ImageTraining, Recipe, ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.base import EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
@@ -214,10 +213,9 @@ class TextToImageRun(Run):
     def _nlls(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Return the negative log-likelihoods of each row's caption and of its codes (N, 2), and the tokens of both."""
         found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            there = batch.to(self.device)
-            each = nll(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
-            words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
+        for batch in self._batches(rows):
+            each = nll(self.model(**batch.inputs).float().log_softmax(-1), batch.labels)  # (B, T)
+            words, codes = batch.labels < self.tokenizers[0].size, batch.labels >= self.model.first_code
             for side, mask in enumerate((words, codes)):
                 found[batch.rows, side] = (each * mask).sum(1).cpu()
                 counts[batch.rows, side] = mask.sum(1).cpu()

@@ -8,13 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from regard.batches.batches import sequential_batches
 from regard.batches.mixture import MixtureRows, examples_per_epoch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.dataset import Dataset, as_task_pairs
-from regard.corpus.examples import SentencePairs, TaskMixture, TaskPairs
+from regard.corpus.dataset import Dataset
+from regard.corpus.examples import TaskMixture, TaskPairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.recipe import Model, Recipe, TaskData, TasksData, TransformerModel
@@ -30,8 +29,8 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import EVALUATE_TOKENS, HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.labels import LABELS_FILE, Prediction
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.labels import LABELS_FILE, Prediction, rank_labels
 from regard.tasks.starters.text_starters import text_to_text_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS, TranslateRun, exact_matches
 from regard.training.losses import sequence_log_probs
@@ -62,13 +61,9 @@ class TextToTextRun(TranslateRun):
         pairs = [(source, label) for source in sources for label in self.tokenizers[1].encode(labels)]
         source, target = (TokenStore(Ragged.from_rows(list(side))) for side in (zip(*pairs) if pairs else ((), ())))
         log_p = torch.zeros(len(pairs), dtype=torch.float64)
-        for batch in sequential_batches(TranslationRows(source, target, self._special_tokens), EVALUATE_TOKENS):
-            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch.to(self.device)).double().cpu()
-        found = []
-        for p in log_p.view(len(texts), len(labels)).softmax(-1):
-            order = p.argsort(descending=True, stable=True).tolist()
-            found.append([Prediction(labels[i], float(p[i])) for i in order])
-        return found
+        for batch in self._batches(TranslationRows(source, target, self._special_tokens), shard=False):
+            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch).double().cpu()
+        return rank_labels(labels, log_p.view(len(texts), len(labels)))
 
     def _classify_task(self, task: str | None) -> str:
         """Return the name of the task to classify for, checked to have labels."""
@@ -102,10 +97,6 @@ class TextToTextRun(TranslateRun):
                 raise UserError(f"line {number} has {parts} texts; the task {name} reads {len(task.prefixes)}, separated by tabs")
             found.append(task.prefixed(text) if text.strip() else "")
         return found
-
-    def _as_task_pairs(self, pairs: SentencePairs, name: str) -> TaskPairs:
-        """Return a user's pairs with the prefix and labels of a task."""
-        return as_task_pairs(name, self._task_data(name), pairs)
 
     # files and examples
 
