@@ -9,7 +9,6 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.attention.watch import watch
 from regard.batches.image_rows import CaptionRows
 from regard.batches.image_store import Pixels, take_pixels
 from regard.batches.ragged import Ragged
@@ -33,10 +32,9 @@ from regard.scoring import (
 from regard.tasks.base import ComparisonRow, EmbeddedText, EvaluationResult, Run, SearchOptions, Task, TaskCard, search_params
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import caption_recipe
-from regard.tasks.translate import Alignment, Translation
+from regard.tasks.translate import Alignment, Translation, attention_of_rows
 from regard.worlds import shapes
 
-ALIGN_BATCH = 64
 HEAD_IMAGES = 100
 """Validation images that the head to score is chosen on."""
 
@@ -121,15 +119,8 @@ class CaptionRun(Run):
 
     def _align_tokens(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> Iterator[CaptionAlignment]:
         """Yield the alignment of decoded images (N, H, W, 3) with the tokens of their captions, without the end token."""
-        all_rows = self._rows(pixels, captions)
-        for start in range(0, len(captions), ALIGN_BATCH):
-            rows = np.arange(start, min(start + ALIGN_BATCH, len(captions)))
-            batch = all_rows.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross") as seen:
-                self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
-            for row, i in enumerate(rows.tolist()):
-                yield self._align_words(captions[i], weights[:, row, :, : len(captions[i])])
+        for caption, weights in zip(captions, attention_of_rows(self, self._rows(pixels, captions), "cross")):
+            yield self._align_words(caption, weights[:, :, : len(caption)])
 
     def _align_words(self, caption: Sequence[int], weights: np.ndarray) -> CaptionAlignment:
         """Merge sub-words into words."""

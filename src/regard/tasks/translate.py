@@ -246,20 +246,13 @@ class TranslateRun(Run):
             raise UserError(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
         if not all(sources) or not all(target_ids):
             raise UserError("the text is empty: there is nothing to show")
-        all_rows = TranslationRows(
+        rows = TranslationRows(
             TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), self._special_tokens
         )
-        for start in range(0, len(texts), ALIGN_BATCH):
-            rows = np.arange(start, min(start + ALIGN_BATCH, len(texts)))
-            batch = all_rows.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
-                self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
-            for row, i in enumerate(rows.tolist()):
-                words = source_words[i][: len(sources[i])]
-                text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
-                part = weights[:, row, :, : len(queries) + 1, : len(words) + 1]
-                yield alignment_by_words(texts[i], words, text, queries, part)
+        for i, weights in enumerate(attention_of_rows(self, rows, "cross" if kind == "cross" else r"^encoder\.")):
+            words = source_words[i][: len(sources[i])]
+            text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
+            yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
 
     def _inputs(self, text: str) -> dict[str, Tensor]:
         """Return the source, and its best translation as decoder input."""
@@ -270,6 +263,15 @@ class TranslateRun(Run):
             TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), self._special_tokens
         )
         return rows.batch(np.array([0]), 0, 0).inputs
+
+
+def attention_of_rows(run: Run, rows: Rows, kinds: str) -> Iterator[np.ndarray]:
+    """Yield the attention weights (L, H, T, S) of each row in order, padded to the longest of its batch."""
+    for start in range(0, len(rows), ALIGN_BATCH):
+        batch = rows.batch(np.arange(start, min(start + ALIGN_BATCH, len(rows))), 0, 0).to(run.device)
+        with torch.no_grad(), watch(run.model, kinds=kinds) as seen:
+            run.model(**batch.inputs)
+        yield from seen.stack().float().cpu().numpy().swapaxes(0, 1)  # (B, L, H, T, S)
 
 
 def alignment_by_words(source: str, keys: list[int], target: str, queries: list[int], weights: np.ndarray) -> Alignment:
