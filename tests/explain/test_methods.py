@@ -50,7 +50,7 @@ def test_occlusion_equals_the_score_difference(target):
     values = METHODS["occlusion"](target)
     for number, position in enumerate(target.positions):
         masked = target.input.clone()
-        if target.feature_name == "tokens":
+        if target.wording.features == "tokens":
             masked[0, position] = target.replacement
         else:
             y, x = 4 * (number // 2), 4 * (number % 2)
@@ -97,7 +97,9 @@ def test_on_a_linear_model_input_gradient_and_integrated_gradients_are_exact():
 @pytest.mark.parametrize("name", ["classifier", "mean classifier", "GPT", "translator"])
 def test_rollout_rows_sum_to_one(name, kinds):
     graph = attention_graph(kinds[name]())
-    rolled = graph.propagate(lambda weights, attended, residual: (weights @ attended + residual) / 2)
+    rolled = graph.propagate(
+        torch.eye(graph.input_size, dtype=torch.float64), lambda weights, attended, residual: (weights @ attended + residual) / 2
+    )
     close(rolled.sum(-1), torch.ones(len(rolled), dtype=torch.float64))
     assert (rolled >= 0).all()
 

@@ -12,7 +12,7 @@ MIXTURE_STREAM = 13
 
 
 @dataclass
-class MixtureRows:
+class MixtureRows(Rows):
     """The examples of every task that an epoch reads, task after task. A task continues in the next epoch where it stopped in
     this one, so that all its examples are read before one is read again."""
 

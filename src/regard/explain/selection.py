@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ class OutputSelection:
 
 
 PREDICTED = OutputSelection()
+Target = TypeVar("Target", bound=AttributionTarget)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ExplainedOutput:
         return self.against is not None and self.against[0] == self.target.output
 
 
-def with_predicted_output(target: AttributionTarget) -> AttributionTarget:
+def with_predicted_output(target: Target) -> Target:
     """Return the target with the model's own prediction if its output is not set (-1)."""
     if target.output >= 0:
         return target

@@ -119,7 +119,7 @@ def suggest(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     """Return the repr of any value, at most MAX_SHOWN characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

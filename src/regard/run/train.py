@@ -18,7 +18,7 @@ from regard.batches.mixture import MixtureRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.corpus.word_vectors import read_word_vectors
+from regard.corpus.text_files import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder

@@ -4,8 +4,6 @@ A link is (s, t): source word s, target word t, both counted from 0, written `s-
 alignments `s?t` or `spt` if it is possible but not sure. Weights are (T, S), one row per target word.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 
@@ -53,13 +51,13 @@ def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: 
     assert weights.shape == (len(rows), len(columns)), f"weights {weights.shape}, words {(len(rows), len(columns))}"
     merged = rows.T @ np.asarray(weights, dtype=np.float64) @ columns  # (T_words, S_words)
     mass = merged.sum(axis=1, keepdims=True)  # sum or mean of pieces: divided out
-    return np.divide(merged, mass, out=np.zeros_like(merged), where=mass > NO_MASS)
+    return np.asarray(np.divide(merged, mass, out=np.zeros_like(merged), where=mass > NO_MASS))
 
 
 def _membership(words: Sequence[int]) -> np.ndarray:
     """Return a matrix (sub-words, words) that is 1 where a sub-word belongs to a word."""
     index = np.asarray(words, dtype=np.int64)
-    return (index[:, None] == np.arange(index.max(initial=-1) + 1)).astype(np.float64)
+    return np.asarray(index[:, None] == np.arange(index.max(initial=-1) + 1), dtype=np.float64)
 
 
 def argmax_links(weights: np.ndarray) -> set[Link]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UserError
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, comparison_row, make_signature, resample_score
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, comparison_row, make_signature, percentage, resample_score
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -39,7 +39,7 @@ def grouped_accuracy(
     if counts[:, 1].sum() == 0:
         raise UserError(f"no items to compute the {name} of: the set is empty")
     signature = make_signature(name, bs=samples, seed=seed, n=int(counts[:, 1].sum()), units="percent")
-    return bootstrap_score(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
+    return bootstrap_score(name, counts, percentage, signature, samples=samples, seed=seed)
 
 
 def compare_accuracy(correct: Mapping[str, Sequence[bool]], name: str = "accuracy") -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def compare_accuracy(correct: Mapping[str, Sequence[bool]], name: str = "accurac
 def sign_test(a: int, b: int) -> float:
     """Return the two-sided probability of a split at least as uneven as a : b if both were equally likely."""
     n, fewer = a + b, min(a, b)
-    return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
+    return float(min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n))
 
 
 def classification_scores(

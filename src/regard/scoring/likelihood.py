@@ -1,7 +1,5 @@
 """Perplexity."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

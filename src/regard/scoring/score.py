@@ -1,7 +1,5 @@
 """A score with its confidence interval and signature, and the bootstrap over sentences (Koehn 2004)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -74,10 +72,15 @@ def bootstrap_score(
     return Score(name, score, min(low, score), max(high, score), signature)
 
 
+def percentage(total: np.ndarray) -> float:
+    """Return 100 · the first sum / the second; 0 if there is nothing to count."""
+    return float(100 * total[0] / total[1]) if total[1] else 0.0
+
+
 def mean_score(name: str, values: np.ndarray, signature: str, *, samples: int = SAMPLES, seed: int = SEED) -> Score:
     """Return 100 · the mean of values (N,), with a bootstrap interval."""
     counted = np.stack([values, np.ones(len(values))], axis=1)
-    return bootstrap_score(name, counted, lambda total: 100 * total[0] / total[1], signature, samples=samples, seed=seed)
+    return bootstrap_score(name, counted, percentage, signature, samples=samples, seed=seed)
 
 
 def resample_score(

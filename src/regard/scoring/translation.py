@@ -7,15 +7,15 @@ the SACREBLEU_SEED of the environment) and stands in the signature. References a
 of equal length (not a list per sentence).
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from regard.errors import UserError
@@ -163,7 +163,13 @@ def compare_systems(
     return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)  # both in the order of `metrics`
 
 
-def _rows(systems: list, keys: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:
+def _rows(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    keys: Mapping[str, str],
+    signatures: Mapping[str, object],
+    results: Mapping[str, Sequence[Any]],
+    test: str,
+) -> list[dict[str, Any]]:
     """Return one row per system and metric from the results of PairedTest; `keys` has sacreBLEU's name of each metric."""
     rows = []
     for i, (system, outputs) in enumerate(systems):

@@ -15,8 +15,7 @@ from regard.decoding.spans import AnswerSpan, SpanLogits, best_spans
 from regard.errors import UserError
 from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
-from regard.scoring import answer_scores, compare_accuracy
-from regard.scoring.answers import score_answer
+from regard.scoring import answer_scores, compare_accuracy, score_answer
 from regard.tasks.base import (
     HUMAN_CHECK,
     TEXT_LIMITS,

@@ -15,7 +15,7 @@ from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.models.dvae import Dvae, Reconstruction
 from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
-from regard.scoring.reconstruction import psnr, reconstruction_scores
+from regard.scoring import psnr, reconstruction_scores
 from regard.tasks.base import EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import image_codes_recipe

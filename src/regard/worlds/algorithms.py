@@ -13,10 +13,9 @@ from itertools import product
 from random import Random
 
 from regard.errors import UserError
-from regard.worlds import assign_split
+from regard.worlds import SPLITS, assign_split
 
 ALGORITHMS = ("copy", "addition")
-SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sources
 MAX_ENUMERATED = 10_000  # lengths with at most this many sources are enumerated and shuffled; longer ones are sampled
 
 

@@ -1,11 +1,11 @@
-"""Settings of Transformer stacks that read one text: encoders (BERT) and decoders (GPT)."""
+"""Settings of models that read one text: Transformer encoders (BERT) and decoders (GPT), recurrent models, ELMo."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
-from regard.recipe.model import TextBlockSettings, with_preset
-from regard.recipe.settings import Count
+from regard.recipe.model import RecurrentSettings, Score, TextBlockSettings, with_preset
+from regard.recipe.settings import Count, Settings, discriminate_by_kind
 
 BERT: dict[str, Any] = dict(
     norm_first=False,
@@ -66,6 +66,8 @@ class StackSettings(TextBlockSettings):
     """Settings of a stack that reads one text."""
 
     layers: Count = 6
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    norm_first: bool = True
 
     @model_validator(mode="after")
     def check_offset(self) -> Self:
@@ -81,9 +83,6 @@ class EncoderModel(StackSettings):
     preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] | None = (
         None
     )
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
-    norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
     segments: int = Field(0, ge=0)
     """Segment embeddings, for the first and the second text of a pair; 0 is none."""
     embedding_norm: bool = False
@@ -97,7 +96,7 @@ class EncoderModel(StackSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def fill_from_preset(cls, given: Any) -> Any:
+    def fill_from_preset(cls, given: object) -> object:
         return with_preset(given, ENCODERS)
 
     @model_validator(mode="after")
@@ -132,9 +131,6 @@ class DecoderModel(StackSettings):
         ]
         | None
     ) = None
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
-    norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
     tie: bool = True
     """Tie the weights of embedding and output."""
     window: Count | None = None
@@ -142,5 +138,95 @@ class DecoderModel(StackSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def fill_from_preset(cls, given: Any) -> Any:
+    def fill_from_preset(cls, given: object) -> object:
         return with_preset(given, DECODERS)
+
+
+class WordVectors(Settings):
+    """Pre-computed word vectors to initialise the embedding: a text file (word2vec, GloVe), a word and its numbers per line."""
+
+    file: str
+    """Relative to data.root; plain, .gz or .xz."""
+    frozen: bool = False
+    """Freeze them."""
+
+
+class ContextualFeatures(Settings):
+    """Read the frozen contextual embeddings of another run instead of word embeddings: CoVe from a translator's encoder, ELMo
+    from a bidirectional language model or a tagger. The other run's tokenizer is used, and the run is copied into this one."""
+
+    run: str
+    """A run folder."""
+    layer: int | Literal["mix"] = "mix"
+    """One layer (0 is its word embeddings), or all layers mixed with learned scalars (Peters et al. 2018, eq. 1)."""
+
+
+class RecurrentStackSettings(RecurrentSettings):
+    layers: Count = 1
+    attention: Score = "none"
+    attention_width: Count | None = None
+    """Width of the additive score. Default: `width`."""
+    vectors: WordVectors | None = None
+
+
+class RecurrentEncoderModel(RecurrentStackSettings):
+    """A recurrent encoder, with one output per text or per word."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    bidirectional: bool = True
+    attention: Score = "none"
+    """Without attention a classifier uses the last state; with it, the last state attends to all states. A tagger adds to each
+    state what it attends to in the others."""
+    features: ContextualFeatures | None = None
+
+    @model_validator(mode="after")
+    def check_width(self) -> "RecurrentEncoderModel":
+        if self.bidirectional and self.width % 2:
+            raise ValueError(
+                f"width {self.width} is not even: two directions share it; use {self.width + 1}, or bidirectional = false"
+            )
+        if self.features and self.vectors:
+            raise ValueError("give model.features or model.vectors, not both: features replace the word embeddings")
+        return self
+
+
+class RecurrentDecoderModel(RecurrentStackSettings):
+    """A recurrent language model."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    attention: Score = "none"
+    """Attention over its own earlier states."""
+    tie: bool = False
+    """Tie the weights of embedding and output; needs embedding_width = width."""
+
+    @model_validator(mode="after")
+    def fits(self) -> "RecurrentDecoderModel":
+        if self.tie and self.embedding_width not in (None, self.width):
+            raise ValueError(f"model.tie needs embedding_width = width = {self.width}")
+        return self
+
+
+class ElmoModel(RecurrentSettings):
+    """ELMo (Peters et al. 2018): a forward and a backward language model, whose states are contextual embeddings. With
+    tokens.kind = "characters" it reads characters, else words or sub-words."""
+
+    kind: Literal["elmo"]
+    layers: Count = 2
+    width: int = Field(512, ge=2, multiple_of=2)
+    """Width of both directions together."""
+    embedding_width: Count | None = None
+    """Default: half the `width`."""
+    vectors: WordVectors | None = None
+
+
+LanguageModel = Annotated[
+    Annotated[DecoderModel, Tag("transformer")]
+    | Annotated[RecurrentDecoderModel, Tag("recurrent")]
+    | Annotated[ElmoModel, Tag("elmo")],
+    discriminate_by_kind("recurrent", "transformer, recurrent or elmo"),
+]
+
+TextEncoderModel = Annotated[
+    Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentEncoderModel, Tag("recurrent")],
+    discriminate_by_kind("recurrent", "transformer or recurrent, or vit to classify images"),
+]
