@@ -26,6 +26,7 @@ from regard.cli.options import (
     app,
     load_for,
     read_batches,
+    refuse,
     with_task_prefix,
 )
 from regard.cli.output import print_item, print_stream, print_texts
@@ -205,10 +206,13 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions with spans of their contexts."""
-    if (question is None) != (context is None):
-        raise UserError("--question and --context go together")
-    if question is not None and pairs:
-        raise UserError("give --question and --context, or tab-separated questions and contexts, not both")
+    refuse(
+        ((question is None) != (context is None), "--question and --context go together"),
+        (
+            question is not None and bool(pairs),
+            "give --question and --context, or tab-separated questions and contexts, not both",
+        ),
+    )
     opened = load_for("answer", run, device)
     lines = ([line.split("\t", 1) for line in lines] for lines in read_batches(pairs))
     for batch in [[[question, context]]] if question is not None and context is not None else lines:

@@ -6,9 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Beam, Device, Greedy, MaxTokens, RunFolder, Seed, TopK, TopP, app, load_for, read_batches
+from regard.cli.options import (
+    AsJson,
+    Beam,
+    Device,
+    Greedy,
+    MaxTokens,
+    RunFolder,
+    Seed,
+    TopK,
+    TopP,
+    app,
+    load_for,
+    read_batches,
+    refuse,
+)
 from regard.cli.output import print_item, print_texts
-from regard.errors import UserError
 
 Images = Annotated[
     list[str] | None,
@@ -53,10 +66,16 @@ def draw(
     from regard.run.load import load
     from regard.show.galleries import check_png_path, sample_gallery, write_images
 
-    if gallery is not None and (text or out):
-        raise UserError("--gallery takes its texts from the run's test set: leave out the text and --out")
-    if gallery is None and (text is None or out is None):
-        raise UserError("give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set")
+    refuse(
+        (
+            gallery is not None and bool(text or out),
+            "--gallery takes its texts from the run's test set: leave out the text and --out",
+        ),
+        (
+            gallery is None and (text is None or out is None),
+            "give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set",
+        ),
+    )
     if out is not None:
         check_png_path(out)
     opened = load_for("draw", run, device)
@@ -100,8 +119,12 @@ def caption(
     from regard.show.galleries import caption_error_gallery
     from regard.show.image_attention import draw_caption_attention
 
-    if gallery is not None and (images or out):
-        raise UserError("--gallery takes its images from the run's test set: leave out images and --out")
+    refuse(
+        (
+            gallery is not None and bool(images or out),
+            "--gallery takes its images from the run's test set: leave out images and --out",
+        )
+    )
     if out is not None:
         figure_format(out)  # checked before a model is loaded
     opened = load_for("caption", run, device)

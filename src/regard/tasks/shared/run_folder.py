@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
 from regard.models.recurrent_encoder import ContextualEmbedding
-from regard.recipe.text_models import ContextualFeatures
+from regard.recipe import ContextualFeatures
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 
