@@ -14,7 +14,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import SearchParams, Sources, decode_all, num_workers, text_sources
+from regard.decoding.batching import Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.recurrent_translator import RecurrentTranslator
@@ -107,93 +107,142 @@ class Alignment:
         return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
 
 
+# what every model from text to text can do
+
+
+@overload
+def translate_texts(run: Run, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+@overload
+def translate_texts(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
+def translate_texts(
+    run: Run, texts: str | Sequence[str], **options: Unpack[SearchOptions]
+) -> list[Translation] | list[list[Translation]]:
+    """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one.
+
+    Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+    """
+    params = search_params(run.recipe.decode, **options)
+    sources = run._ids([texts] if isinstance(texts, str) else texts)
+    not_empty = [i for i, ids in enumerate(sources) if ids]
+    engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
+    name = OWN_ENGINE if engine is None else engine.name
+    results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
+    if engine is not None:
+        found = engine.decode([sources[i] for i in not_empty], params, run.recipe.model.max_length)
+    else:
+        found = decode_all(
+            run.model,
+            text_inputs(run, [sources[i] for i in not_empty], params.max_tokens),
+            params,
+            device=run.device,
+            workers=num_workers(run.model, run.device),
+            special_tokens=run._special_tokens,
+        )
+    for i, hypotheses in zip(not_empty, found):
+        results[i] = as_translations(run, hypotheses, name)
+    return results[0] if isinstance(texts, str) else results
+
+
+def best_translations(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
+    """Return the best translation of each text."""
+    return [found[0] for found in translate_texts(run, texts, **options)]
+
+
+def text_inputs(run: Run, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
+    """Return token ids as inputs to decode from."""
+    return text_sources(
+        ids,
+        device=run.device,
+        max_length=run.recipe.model.max_length,
+        max_tokens=max_tokens,
+        special_tokens=run._special_tokens,
+    )
+
+
+def as_translations(run: Run, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
+    """Return hypotheses as texts."""
+    texts = run.tokenizers[1].decode([h.tokens for h in hypotheses])
+    return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
+
+
+def load_pair_tokenizers(run: Run) -> list[Tokenizer]:
+    """Return the tokenizers of source and target; they may be the same."""
+    found = Run._load_tokenizers(run)
+    if found[-1].special_tokens.bos == NO_TOKEN:
+        raise UserError(f"tokens.file = {run.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
+    return [found[0], found[-1]]
+
+
+def encode_pairs(run: Run, examples: SentencePairs, *, training: bool = False) -> Rows:
+    """Tokenize sentence pairs."""
+    source, target = (run._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), run.tokenizers))
+    return TranslationRows(source, target, run._special_tokens)
+
+
+def translation_inputs(run: Run, text: str) -> dict[str, Tensor]:
+    """Return the source, and its best translation as decoder input."""
+    (source,), (best,) = run._ids([text]), best_translations(run, [text])
+    if not source:
+        raise UserError("the text is empty: there is nothing to show")
+    rows = TranslationRows(
+        TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), run._special_tokens
+    )
+    return rows.batch(np.array([0]), 0, 0).inputs
+
+
+def align_texts(
+    run: Run, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross"
+) -> Iterator[Alignment]:
+    """Yield what each word of a translation, the model's own or a reference, attends to in its source.
+
+    With `kind="encoder"`, what each word of the source attends to.
+    """
+    assert kind in ("cross", "encoder"), kind
+    if references is None:
+        return align_translations(run, texts, best_translations(run, texts), kind)
+    encoded, max_length = run.tokenizers[1].encode_words(references), run.recipe.model.max_length - 1
+    targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
+    return align_targets(run, texts, targets, kind)
+
+
+def align_translations(
+    run: Run, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
+) -> Iterator[Alignment]:
+    """Yield the alignment of each text with its translation."""
+    targets = [(one.text, one.tokens, run.tokenizers[1].word_ids(one.tokens)) for one in translations]
+    return align_targets(run, texts, targets, kind)
+
+
+def align_targets(
+    run: Run, texts: Sequence[str], targets: Sequence[tuple[str, list[int], list[int]]], kind: str
+) -> Iterator[Alignment]:
+    """Yield the alignment of each text with its target: the text, its tokens, and the word that each token belongs to."""
+    sources, source_words = run._ids(texts), [words for _, words in run.tokenizers[0].encode_words(texts)]
+    target_ids = [ids for _, ids, _ in targets]
+    if not run._attends:
+        raise UserError(f"{run.folder}: a model without attention has nothing to show (model.attention = 'none')")
+    if not all(sources) or not all(target_ids):
+        raise UserError("the text is empty: there is nothing to show")
+    rows = TranslationRows(TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), run._special_tokens)
+    for i, weights in enumerate(attention_of_rows(run, rows, "cross" if kind == "cross" else r"^encoder\.")):
+        words = source_words[i][: len(sources[i])]
+        text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
+        yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
+
+
 class TranslateRun(Run):
     """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
 
+    translate = translate_texts
+    align = align_texts
     embed = embed_texts
-
-    @overload
-    def translate(self, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
-    @overload
-    def translate(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
-    def translate(
-        self, texts: str | Sequence[str], **options: Unpack[SearchOptions]
-    ) -> list[Translation] | list[list[Translation]]:
-        """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one.
-
-        Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
-        """
-        params = search_params(self.recipe.decode, **options)
-        sources = self._ids([texts] if isinstance(texts, str) else texts)
-        not_empty = [i for i, ids in enumerate(sources) if ids]
-        engine = self._engine if params.sampling is None else None  # our sampling uses our random stream
-        name = OWN_ENGINE if engine is None else engine.name
-        results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
-        if engine is not None:
-            found = engine.decode([sources[i] for i in not_empty], params, self.recipe.model.max_length)
-        else:
-            found = self._search([sources[i] for i in not_empty], params)
-        for i, hypotheses in zip(not_empty, found):
-            results[i] = self._translations(hypotheses, name)
-        return results[0] if isinstance(texts, str) else results
-
-    def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
-        """Yield what each word of a translation, the model's own or a reference, attends to in its source.
-
-        With `kind="encoder"`, what each word of the source attends to.
-        """
-        assert kind in ("cross", "encoder"), kind
-        if references is None:
-            return self._align_translations(texts, self._best(texts), kind)
-        encoded, max_length = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
-        targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
-        return self._align_targets(texts, targets, kind)
-
-    def _load_tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizers of source and target; they may be the same."""
-        found = super()._load_tokenizers()
-        if found[-1].special_tokens.bos == NO_TOKEN:
-            raise UserError(
-                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
-            )
-        return [found[0], found[-1]]
-
-    def _encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
-        source, target = (
-            self._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers)
-        )
-        return TranslationRows(source, target, self._special_tokens)
-
-    def _search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each source by our own search."""
-        return decode_all(
-            self.model,
-            self._sources(ids, params.max_tokens),
-            params,
-            device=self.device,
-            workers=num_workers(self.model, self.device),
-            special_tokens=self._special_tokens,
-        )
-
-    def _sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
-        """Return token ids as inputs to decode from."""
-        return text_sources(
-            ids,
-            device=self.device,
-            max_length=self.recipe.model.max_length,
-            max_tokens=max_tokens,
-            special_tokens=self._special_tokens,
-        )
-
-    def _translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
-        texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
-        return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
-
-    def _best(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
-        """Return the best translation of each text."""
-        return [found[0] for found in self.translate(texts, **options)]
-
-    # scores
+    _best = best_translations
+    _sources = text_inputs
+    _translations = as_translations
+    _align_translations = align_translations
+    _load_tokenizers = load_pair_tokenizers
+    _encode = encode_pairs
+    _inputs = translation_inputs
 
     @property
     def _is_algorithm(self) -> bool:
@@ -216,53 +265,15 @@ class TranslateRun(Run):
 
     def _score(self, name: str, examples: SentencePairs) -> EvaluationResult:
         outputs = [found.text for found in self._best(examples.source)]
-        if self._is_algorithm:
-            scores = {**exact_match_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
-            return EvaluationResult(name, examples, outputs, scores)
-        scores = {**translation_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
-        return EvaluationResult(name, examples, outputs, scores, score_by_length(examples.source, outputs, examples.target))
+        scores = (exact_match_scores if self._is_algorithm else translation_scores)(outputs, examples.target)
+        by_length = [] if self._is_algorithm else score_by_length(examples.source, outputs, examples.target)
+        return EvaluationResult(name, examples, outputs, {**scores, "perplexity": self._perplexity(examples)}, by_length)
 
     def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
         if self._is_algorithm:
             return compare_accuracy({name: exact_matches(texts, examples.target) for name, texts in outputs.items()})
         return compare_systems(outputs, examples.target)
-
-    # attention
-
-    def _align_translations(
-        self, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
-    ) -> Iterator[Alignment]:
-        targets = [(one.text, one.tokens, self.tokenizers[1].word_ids(one.tokens)) for one in translations]
-        return self._align_targets(texts, targets, kind)
-
-    def _align_targets(
-        self, texts: Sequence[str], targets: Sequence[tuple[str, list[int], list[int]]], kind: str
-    ) -> Iterator[Alignment]:
-        """Yield the alignment of each text with its target: the text, its tokens, and the word that each token belongs to."""
-        sources, source_words = self._ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
-        target_ids = [ids for _, ids, _ in targets]
-        if not self._attends:
-            raise UserError(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
-        if not all(sources) or not all(target_ids):
-            raise UserError("the text is empty: there is nothing to show")
-        rows = TranslationRows(
-            TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), self._special_tokens
-        )
-        for i, weights in enumerate(attention_of_rows(self, rows, "cross" if kind == "cross" else r"^encoder\.")):
-            words = source_words[i][: len(sources[i])]
-            text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
-            yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        """Return the source, and its best translation as decoder input."""
-        (source,), (best,) = self._ids([text]), self._best([text])
-        if not source:
-            raise UserError("the text is empty: there is nothing to show")
-        rows = TranslationRows(
-            TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), self._special_tokens
-        )
-        return rows.batch(np.array([0]), 0, 0).inputs
 
 
 def attention_of_rows(run: Run, rows: Rows, kinds: str) -> Iterator[np.ndarray]:
