@@ -29,22 +29,10 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.labels import LABELS_FILE, Prediction, rank_labels
 from regard.tasks.starters.text_starters import text_to_text_recipe
-from regard.tasks.translate import (
-    SEQ2SEQ_MODELS,
-    align_texts,
-    align_translations,
-    as_translations,
-    best_translations,
-    encode_pairs,
-    exact_matches,
-    load_pair_tokenizers,
-    text_inputs,
-    translate_texts,
-    translation_inputs,
-)
+from regard.tasks.translate import SEQ2SEQ_MODELS, TextToTextVerbs, exact_matches
 from regard.training.losses import sequence_log_probs
 
 MAIN_METRIC = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
@@ -59,23 +47,12 @@ class TextToTextRecipe(Recipe):
     model: Model = TransformerModel(preset="t5-small")
 
 
-class TextToTextRun(Run):
+class TextToTextRun(TextToTextVerbs, Run):
     """A model of several text-to-text tasks."""
 
     recipe: TextToTextRecipe
     _labels: dict[str, list[str]]
     """The labels of each task of kind "classify"."""
-
-    translate = translate_texts
-    align = align_texts
-    embed = embed_texts
-    _best = best_translations
-    _sources = text_inputs
-    _translations = as_translations
-    _align_translations = align_translations
-    _load_tokenizers = load_pair_tokenizers
-    _encode = encode_pairs
-    _inputs = translation_inputs
 
     def classify(self, texts: Sequence[str], task: str | None = None) -> list[list[Prediction]]:
         """Return every label of each text, the most probable first: the probability of writing it, among those of all labels."""

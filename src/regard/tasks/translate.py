@@ -230,8 +230,8 @@ def align_targets(
         yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
 
 
-class TranslateRun(Run):
-    """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
+class TextToTextVerbs:
+    """What every run of a model from text to text can do, beside what `Run` has."""
 
     translate = translate_texts
     align = align_texts
@@ -243,6 +243,10 @@ class TranslateRun(Run):
     _load_tokenizers = load_pair_tokenizers
     _encode = encode_pairs
     _inputs = translation_inputs
+
+
+class TranslateRun(TextToTextVerbs, Run):
+    """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
 
     @property
     def _is_algorithm(self) -> bool:
