@@ -161,7 +161,7 @@ def blend(x: Tensor, base: Tensor | float, magnitude: Tensor) -> Tensor:
 
 def grey(x: Tensor) -> Tensor:
     """Return the luma (ITU-R 601-2), as Pillow computes it: (B, 1, H, W)."""
-    red, green, blue = x.split(1, dim=1)
+    red, green, blue = x[:, :1], x[:, 1:2], x[:, 2:]
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 

@@ -115,7 +115,9 @@ class CaptionRows(Rows):
 
     def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         """Return the caption of each row that this epoch uses."""
-        return self.first[rows] + (rng.hash64(seed, epoch, rows) % self.number[rows].astype(np.uint64)).astype(np.int64)
+        number = self.number[rows].astype(np.uint64)
+        chosen: np.ndarray = self.first[rows] + (rng.hash64(seed, epoch, rows) % number).astype(np.int64)
+        return chosen
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         captions = self.captions.lengths(seed, epoch)[self.chosen_captions(np.arange(len(self)), seed, epoch)] + 1
@@ -163,7 +165,9 @@ class ImageTextRows(Rows):
     def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         """Return the caption, among those of all images, that each image has in this epoch."""
         number = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.uint64)
-        return self.offsets[rows] + ((rng.hash64(seed, rows) % number + np.uint64(epoch)) % number).astype(np.int64)
+        turn = (rng.hash64(seed, rows) % number + np.uint64(epoch)) % number
+        chosen: np.ndarray = self.offsets[rows] + turn.astype(np.int64)
+        return chosen
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = encoder_inputs(self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch), self.special_tokens)
@@ -228,4 +232,5 @@ def open_image_codes(
 
     key = f"codes {CODES_LAYOUT} {model_digest} {pixel_digest(examples, transform)}"
     folder = cached_folder(hashlib.sha256(key.encode()).hexdigest()[:32], build)
-    return np.load(folder / "codes.npy", mmap_mode="r")
+    codes: np.ndarray = np.load(folder / "codes.npy", mmap_mode="r")
+    return codes

@@ -43,7 +43,8 @@ def open_pixel_store(examples: ImageExamples, transform: ImageTransform, *, work
         pixels.flush()
         return {"layout": LAYOUT, "rows": len(examples)}
 
-    return np.load(cached_folder(pixel_digest(examples, transform), build) / FILE, mmap_mode="r")
+    pixels: np.ndarray = np.load(cached_folder(pixel_digest(examples, transform), build) / FILE, mmap_mode="r")
+    return pixels
 
 
 def decode_images(

@@ -73,4 +73,4 @@ def random_partition(total: int, parts: int, rng: np.random.Generator) -> list[i
     if parts == 0:
         return []
     ends = np.sort(rng.permutation(total - 1)[: parts - 1]) + 1
-    return np.diff([0, *ends, total]).tolist()
+    return [int(length) for length in np.diff([0, *ends, total])]

@@ -66,7 +66,7 @@ def plan(
         found = time_layer_types(device, out)
     elif costs:
         folders = run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))
-        found = planning.compare_costs(planning.run_costs(folders))
+        found = planning.CostTable(planning.run_costs(folders))
     else:
         found = planning.plan(str(what), set_ or [], gpus=gpus)
         if measure:

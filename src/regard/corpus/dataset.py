@@ -55,7 +55,7 @@ class Dataset(Generic[SetT]):
     tests: dict[str, SetT]
 
 
-def read_dataset(data: BaseData, *, train: bool = True) -> Dataset[Any]:
+def read_dataset(data: BaseData, *, train: bool = True) -> Dataset[Examples | TaskMixture]:
     """Read everything `[data]` names; without `train`, leave the training set empty unless it is needed to find the others."""
     if isinstance(data, TasksData):
         return _read_tasks(data, train)
@@ -71,7 +71,7 @@ def _read_tasks(data: TasksData, train: bool) -> Dataset[Any]:
     """Read the sets of every task; its test sets, or its validation set if it has none, are named task/set."""
     sets: dict[str, dict[str, TaskPairs]] = {"train": {}, "valid": {}, "tests": {}}
     for name, task in data.tasks.items():
-        found = read_dataset(task.model_copy(update={"root": str(Path(data.root, task.root))}), train=train)
+        found: Dataset[Any] = read_dataset(task.model_copy(update={"root": str(Path(data.root, task.root))}), train=train)
         sets["valid"][name] = as_task_pairs(name, task, found.valid)
         if train:
             sets["train"][name] = as_task_pairs(name, task, found.train)
@@ -106,7 +106,7 @@ def _read_algorithm(world: AlgorithmWorld, train: bool) -> Dataset[Any]:
     return Dataset(training, algorithm_examples(world, "valid", world.held_out, *trained), tests)
 
 
-def _read_files(data: Data, files: list[str]) -> Any:
+def _read_files(data: Data, files: list[str]) -> Examples:
     """Read files as examples of the kind that the task needs."""
     paths = [Path(data.root, file) for file in files]
     match data:
@@ -124,8 +124,8 @@ def _read_files(data: Data, files: list[str]) -> Any:
             return read_images(paths, captions=data.captions, path=data.path, offset=data.offset)
         case BaseImageData():
             return read_images(paths, path=data.path, offset=data.offset)
-        case TextData():
-            return read_text(paths, column=data.column, keep_empty=data.stream)
+    assert isinstance(data, TextData)
+    return read_text(paths, column=data.column, keep_empty=data.stream)
 
 
 def hold_out(examples: ExamplesT, number: int) -> tuple[ExamplesT, ExamplesT, ExamplesT]:
@@ -176,7 +176,7 @@ def round_to_step(target: str, step: float, where: str) -> str:
     return f"{round(number / step) * step + 0.0:.{decimals}f}"
 
 
-def world_examples(data: Data, split: str, number: int) -> Any:
+def world_examples(data: Data, split: str, number: int) -> Examples:
     """Generate examples of the kind that the task needs: translation pairs; sentences; words tagged with their translation;
     sentences with an "it" labelled or paired with its German gender; words to find in the German sentence; images."""
     world = data.world
@@ -198,8 +198,8 @@ def world_examples(data: Data, split: str, number: int) -> Any:
             return TaggedSentences([pair.source.split() for pair in gold], [_glosses(pair) for pair in gold], name=name)
         case LabelledData():
             return LabelledTexts([pair.source for pair in gold], _genders(gold), name=name)
-        case QuestionData():
-            return _question_examples(gold, data.unanswerable, name)
+    assert isinstance(data, QuestionData)
+    return _question_examples(gold, data.unanswerable, name)
 
 
 def shape_examples(data: Data, world: ShapesWorld, split: str, number: int) -> ImageExamples:

@@ -13,7 +13,7 @@ import numpy as np
 
 from regard.corpus.lines import printable
 from regard.errors import UserError
-from regard.worlds import bilingual
+from regard.worlds import bilingual, shapes
 
 MAX_IMAGE_BYTES = 2**28
 
@@ -210,7 +210,7 @@ class ImageExamples(Examples):
     """The location of each image's bytes, or its pixels (H, W, 3) if a world renders it."""
     label: list[str] = field(default_factory=list)
     captions: list[list[str]] = field(default_factory=list)
-    gold: list[Any] = field(default_factory=list)
+    gold: list[shapes.ShapesImage] = field(default_factory=list)
     """The world's annotations of each image."""
 
     def where(self, index: int) -> str:

@@ -16,10 +16,11 @@ from regard.explain.selection import (
     ExplainedImage,
     ExplainedOutput,
     OutputSelection,
-    first_token_id,
+    explain_label,
     label_index,
     pick,
     with_predicted_output,
+    word_alternative,
     word_index,
 )
 from regard.explain.target import ImageTarget, ImageTextTarget, patch_indices
@@ -37,14 +38,7 @@ def image_label_output(run: ClassifyImagesRun, image: ImageInput, selection: Out
     label = -1 if selection.label is None else label_index("class", selection.label, run.labels)
     target, shown = image_target(run, image)
     target = with_predicted_output(replace(target, output=label, pooled=pooled_positions(run)))
-    other = selection.against
-    return ExplainedOutput(
-        target,
-        patch_names(shown),
-        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
-        image=shown,
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
-    )
+    return explain_label(target, patch_names(shown), run.labels, selection, shown)
 
 
 def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
@@ -78,13 +72,12 @@ def caption_word_output(
     chosen = word_index(selection.word, words, "caption")
     step = word_ids.index(chosen)
     before = torch.tensor([[run._special_tokens.bos, *caption[:step]]], device=run.device)
-    other = selection.against
     return ExplainedOutput(
         replace(target, inputs=target.inputs | {"target": before}, output=caption[step], step=step),
         patch_names(shown),
         f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
         image=shown,
-        against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
+        against=word_alternative(selection.against, tokenizer),
     )
 
 

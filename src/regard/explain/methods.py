@@ -89,7 +89,8 @@ def integrated_gradients(target: AttributionTarget, points: int = QUADRATURE_POI
 
     With a = t³, points are denser near the masked input x₀, where norm layers are steep: its features are all equal, and the
     first difference between them counts most."""
-    start, end = target.embed(fully_masked_input(target)), target.embed(target.input)
+    masked = target.mask(torch.ones(1, len(target.positions), dtype=torch.bool))
+    start, end = target.embed(masked), target.embed(target.input)
     shape = [-1] + [1] * (end.dim() - 1)
     nodes, weights = (torch.from_numpy(part).to(end).view(shape) for part in np.polynomial.legendre.leggauss(points))
     total = torch.zeros_like(end)
@@ -127,10 +128,6 @@ def attribute(target: AttributionTarget, methods: Sequence[str] = tuple(METHODS)
                 raise
             unavailable[name] = str(error)
     return found, unavailable
-
-
-def fully_masked_input(target: AttributionTarget) -> Tensor:
-    return target.mask(torch.ones(1, len(target.positions), dtype=torch.bool))
 
 
 def weights_of_features(rows: Tensor, graph: AttentionGraph, target: AttributionTarget) -> Tensor:

@@ -129,12 +129,7 @@ class TextTarget(AttributionTarget):
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Tensor:
         found: list[Tensor] = []
-
-        def keep(x: Tensor) -> Tensor:
-            found.append(x)
-            return x
-
-        with replace_embeddings(self.model, inputs, keep):
+        with replace_embeddings(self.model, inputs, found.append):
             self.score(inputs)
         if not found:
             raise UserError("the model has no token embeddings of its own to take gradients of; use: occlusion")
@@ -237,8 +232,8 @@ def one_hot(position: int, length: int) -> Tensor:
 
 
 @contextmanager
-def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)`."""
+def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         return change(output) if args[0] is ids else None

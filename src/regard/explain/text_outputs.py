@@ -22,10 +22,12 @@ from regard.explain.selection import (
     PREDICTED,
     ExplainedOutput,
     OutputSelection,
+    explain_label,
     first_token_id,
     label_index,
     pick,
     with_predicted_output,
+    word_alternative,
     word_index,
 )
 from regard.explain.target import AttributionTarget, TextTarget
@@ -62,13 +64,7 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
     else:
         positions = list(range(len(special.prefix), end))
     target, tokens = text_target(run, inputs, "source", positions, output, None)
-    other = selection.against
-    return ExplainedOutput(
-        target,
-        tokens,
-        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
-    )
+    return explain_label(target, tokens, run.labels, selection)
 
 
 def translation_output(
@@ -92,12 +88,11 @@ def translation_output(
     positions = range(len(special.prefix), len(special.prefix) + len(source))
     target, tokens = text_target(run, inputs, "source", positions, translation[step], step)
     first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[step]).strip()!r}"
-    other = selection.against
     return ExplainedOutput(
         target,
         tokens,
         f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
+        against=word_alternative(selection.against, tokenizer),
     )
 
 

@@ -37,12 +37,9 @@ def set_verdict(method: str, scores: Mapping[str, Score], wording: Wording = TEX
         if measure in scores:
             parts.append(f"{what} in {scores[measure].score:.0%} of the {wording.examples}")
     if "map distance" in scores:
-        control = scores.get("map distance randomized")
-        selectivity = scores["selectivity"]
-        distance = scores["map distance"].score
-        parts.append(
-            discrimination_verdict(distance, None if control is None else control.score, selectivity.low, selectivity.high)
-        )
+        distance, control = scores["map distance"].score, scores.get("map distance randomized")
+        low, high = scores["selectivity"].low, scores["selectivity"].high
+        parts.append(discrimination_verdict(distance, None if control is None else control.score, low, high))
     return f"{method}: {'; '.join(parts)}."
 
 

@@ -22,30 +22,30 @@ GPT: dict[str, Any] = dict(
 )
 
 
-def preset(style: dict[str, Any], layers: int, width: int, heads: int, **more: Any) -> dict[str, Any]:
+def _preset(style: dict[str, Any], layers: int, width: int, heads: int, **more: object) -> dict[str, Any]:
     return {**style, "layers": layers, "width": width, "heads": heads, "feed_forward": 4 * width, **more}
 
 
 ENCODERS = {
     "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(layers=4, width=256, heads=4, feed_forward=1024),
-    "bert-tiny": preset(BERT, 2, 128, 2),
-    "bert-mini": preset(BERT, 4, 256, 4),
-    "bert-small": preset(BERT, 4, 512, 8),
-    "bert-medium": preset(BERT, 8, 512, 8),
-    "bert-base": preset(BERT, 12, 768, 12),
-    "bert-large": preset(BERT, 24, 1024, 16),
+    "bert-tiny": _preset(BERT, 2, 128, 2),
+    "bert-mini": _preset(BERT, 4, 256, 4),
+    "bert-small": _preset(BERT, 4, 512, 8),
+    "bert-medium": _preset(BERT, 8, 512, 8),
+    "bert-base": _preset(BERT, 12, 768, 12),
+    "bert-large": _preset(BERT, 24, 1024, 16),
 }
 DECODERS = {
     "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
     "small": dict(layers=6, width=384, heads=6, feed_forward=1536),
-    "gpt": preset(GPT, 12, 768, 12, norm_first=False, max_length=512),
-    "gpt2": preset(GPT, 12, 768, 12),
-    "gpt2-medium": preset(GPT, 24, 1024, 16),
-    "gpt2-large": preset(GPT, 36, 1280, 20),
-    "gpt2-xl": preset(GPT, 48, 1600, 25),
+    "gpt": _preset(GPT, 12, 768, 12, norm_first=False, max_length=512),
+    "gpt2": _preset(GPT, 12, 768, 12),
+    "gpt2-medium": _preset(GPT, 24, 1024, 16),
+    "gpt2-large": _preset(GPT, 36, 1280, 20),
+    "gpt2-xl": _preset(GPT, 48, 1600, 25),
     **{
-        f"gpt3-{name}": preset(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
+        f"gpt3-{name}": _preset(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
         for name, layers, width, heads, key_width in [
             ("125m", 12, 768, 12, 64),
             ("350m", 24, 1024, 16, 64),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from regard.errors import UserError
 from regard.hardware import choose_device
-from regard.interop.convert import HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
+from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
 from regard.recipe import Answering, PairTokenSettings, Recipe
 from regard.recipe.images import height_and_width
 from regard.tasks import find_task, load_run_folder
@@ -21,16 +21,7 @@ from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
-DOWNLOADED = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "preprocessor_config.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
-]
+DOWNLOADED = [*COPIED_FILES, "*.safetensors", "model.safetensors.index.json"]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 

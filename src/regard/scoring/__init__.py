@@ -9,7 +9,7 @@ from regard.scoring.alignment import (
     parse_moses,
     uniform_alignment_error,
 )
-from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy
+from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy, perplexity
 from regard.scoring.correlation import correlation_scores
 from regard.scoring.image_metrics import (
     attention_in_boxes,
@@ -23,7 +23,6 @@ from regard.scoring.image_metrics import (
     sentence_bleu,
     transpose_references,
 )
-from regard.scoring.likelihood import perplexity
 from regard.scoring.score import Score, bootstrap_interval
 from regard.scoring.translation import compare_systems, score_by_length, translation_scores
 from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer

@@ -81,16 +81,12 @@ def alignment_error(
     alignments agree: 0.
     """
     _same_length(len(predicted), "alignments", len(gold))
-    sets = zip(predicted, gold, _also(possible, gold))
+    sets = zip(predicted, gold, possible or [set() for _ in gold])
     counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)  # (N, 2)
     signature = make_signature(
         "aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure"
     )
     return bootstrap_score("AER", counts, _aer, signature, samples=samples, seed=seed)
-
-
-def _also(possible: Sequence[set[Link]] | None, gold: Sequence[set[Link]]) -> Sequence[set[Link]]:
-    return [set() for _ in gold] if possible is None else possible
 
 
 def _aer(total: np.ndarray) -> float:
@@ -110,7 +106,7 @@ def best_head(
     head on other data: this score is biased by the choice.
     """
     _same_length(len(weights), "sentences", len(gold))
-    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))  # (layers, heads, 2)
+    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, possible or [set() for _ in gold]))  # (layers, heads, 2)
     errors = np.apply_along_axis(_aer, -1, totals)  # (layers, heads)
     layer, head = (int(i) for i in np.unravel_index(errors.argmin(), errors.shape))
     return (layer, head), alignment_error([argmax_links(w[layer, head]) for w in weights], gold, possible, samples=samples)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
+from regard import __version__
 from regard.errors import UserError
 
 SAMPLES = 1000
@@ -101,11 +101,7 @@ def resample_score(
 
 def make_signature(metric: str, **fields: object) -> str:
     """Return a signature in sacreBLEU's format (Post 2018) for our own metrics: `metric:aer|bs:1000|…|regard:0.1.0`."""
-    try:
-        ours = version("regard")
-    except PackageNotFoundError:  # a source tree that is not installed
-        ours = "source"
-    return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": ours}.items())
+    return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": __version__}.items())
 
 
 def comparison_row(system: str, score: Score, p_value: float | None, test: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -43,7 +44,7 @@ class PlainTER(PythonFloats, TER):
     pass
 
 
-METRICS: dict[str, Callable[[], Any]] = {
+METRICS: dict[str, Callable[[], Metric]] = {
     "bleu": BLEU,
     "chrf": PlainCHRF,
     "chrf++": lambda: PlainCHRF(word_order=2),
@@ -70,7 +71,7 @@ def translation_scores(
 
 
 def sacrebleu_score(
-    metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, signature_prefix: str = ""
+    metric: Metric, hypotheses: Sequence[str], streams: list[list[str]], samples: int, signature_prefix: str = ""
 ) -> Score:
     """Return the score of one of sacreBLEU's metrics; the prefix adds to its signature what that leaves out."""
     result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
@@ -189,7 +190,7 @@ def _p_value(result: Any, first: Any, differing: int, test: str) -> float:
     return float(max(result.p_value, floor))
 
 
-def _metric(name: str) -> Any:
+def _metric(name: str) -> Metric:
     if name not in METRICS:
         close = get_close_matches(name, METRICS, n=1)
         cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(METRICS)}"

@@ -29,7 +29,7 @@ def reads_image(run: Run, given: str) -> bool:
     )
 
 
-def show_image_attention(run: Run, given: str, selection: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection, out: Path) -> str:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
     With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
@@ -70,7 +70,7 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
     return [ImageAttention(pixels, attention.words, weights)]
 
 
-def image_attention(run: Run, given: str) -> CaptionAlignment:
+def image_attention(run: Run, given: ImageInput) -> CaptionAlignment:
     """Return the attention of the pooled output to the patches, as that of one word."""
     modules = record_attention(run, given).modules.values()
     weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)

@@ -28,7 +28,8 @@ def draw_word_similarity(run: Run, texts: Sequence[str], words: str | None, out:
     names, vectors = word_occurrences(run, texts, chosen, layer)
     if len(names) < 2:
         raise UserError(f"{', '.join(sorted(chosen))}: found {len(names)} times in {len(texts)} texts; at least two are needed")
-    matrix = cosine_similarity(vectors)
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    matrix = unit @ unit.T
     save_figure(
         similarity_figure(
             matrix, names, title=f"cosine similarity, layer {layer}" if layer >= 0 else "cosine similarity, last layer"
@@ -49,8 +50,3 @@ def word_occurrences(run: Run, texts: Sequence[str], chosen: set[str], layer: in
                 listed.append((plain, " ".join([*before, f"[{word}]", *after]), vector))
     listed.sort(key=lambda one: one[0])
     return [name for _, name, _ in listed], np.array([vector for *_, vector in listed])
-
-
-def cosine_similarity(vectors: np.ndarray) -> np.ndarray:
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return np.asarray(unit @ unit.T)

@@ -17,6 +17,7 @@ from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
+from regard.show.figures.html_pages import HtmlReport
 from regard.show.figures.matrix import attention_matrix
 from regard.studies.report import count_parameters, write_report
 from regard.tasks import parse_recipe, read_recipe
@@ -88,32 +89,28 @@ def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
 
 def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
     """Write report.html and its figures."""
-    return write_report(
-        run.folder / "report.html",
-        _figures(run, result),
+    scores = [
+        (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+        for metric, score in result.scores.items()
+    ]
+    model, world = run.recipe.model, run.recipe.data.world
+    report = HtmlReport(
         title="A Transformer and what it attends to",
         summary=f"Trained from scratch in {seconds:.0f} seconds on sentences of an embedded English–German world, "
         "then tested on held-out sentences.",
-        facts=_facts(run),
-        scores=[
-            (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
-            for metric, score in result.scores.items()
+        facts=[
+            ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
+            ("parameters", f"{count_parameters(run.model):,}"),
+            ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
+            ("hardware", hardware(run.device)),
+            ("recipe", run.recipe.digest()),
         ],
+        tables=[("Scores", ["set", "metric", "score", "95% interval", "signature"], scores)],
         notes=result.notes,
         examples=_examples(result),
         commands=_commands(run, result),
     )
-
-
-def _facts(run: TranslateRun) -> list[tuple[str, str]]:
-    model, world = run.recipe.model, run.recipe.data.world
-    return [
-        ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
-        ("parameters", f"{count_parameters(run.model):,}"),
-        ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
-        ("hardware", hardware(run.device)),
-        ("recipe", run.recipe.digest()),
-    ]
+    return write_report(run.folder / "report.html", report, _figures(run, result))
 
 
 def _figures(run: TranslateRun, result: EvaluationResult) -> dict[str, tuple[str, Figure]]:

@@ -58,7 +58,7 @@ def _draw_panel(axes: Axes, found: LayerComparison, over: str) -> None:
     s = found.sizes
     style.panel_title(axes, f"longer sequences (width d = {s.d})" if over == "n" else f"wider layers (n = {s.n} tokens)")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set(yscale="log", xlabel="tokens n" if over == "n" else "width d")
     for layer, colour, marker in zip(LAYER_TYPES, style.SERIES, style.MARKERS):
         timings = sorted((t for t in found.over[over] if t.layer == layer.name), key=lambda t: (t.n, t.d))
         sizes = [getattr(t, over) for t in timings]
@@ -73,7 +73,7 @@ def _draw_panel(axes: Axes, found: LayerComparison, over: str) -> None:
     axes.yaxis.set_major_locator(LogLocator(base=10))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the default writes powers as formulas
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("tokens n" if over == "n" else "width d")
+
     axes.grid()
     fastest = min(t.quartiles[0] for t in found.over[over])
     axes.set_ylim(bottom=min(axes.get_ylim()[1], 1e3 * fastest / 2))  # dashed lines may leave the panel below

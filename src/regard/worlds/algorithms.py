@@ -87,8 +87,8 @@ def count_sources(kind: str, length: int) -> int:
     """Return the number of distinct sources of a length n over all splits: 10ⁿ, or the pairs of operands whose longer one
     has n digits."""
     if kind == "copy":
-        return 10**length
-    return 100**length - (100 ** (length - 1) if length > 1 else 0)
+        return int(10**length)
+    return int(100**length - (100 ** (length - 1) if length > 1 else 0))
 
 
 @cache

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
 ROW = 0.2  # inches
@@ -43,12 +42,12 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
         wide = float(length) * (1.1 if node.best else 1.0) + 0.42
         column_widths[node.step] = max(column_widths[node.step], wide)
     left = [sum(column_widths[:step]) for step in range(steps + 1)]
-    width = max(2 * MARGIN + sum(column_widths), 4.0)
-    below = style.wrap_text(note, style.SMALL, width - 2 * MARGIN) if note else ""
+    width = max(2 * style.MARGIN + sum(column_widths), 4.0)
+    below = style.wrap_text(note, style.SMALL, width - 2 * style.MARGIN) if note else ""
     body = (max(rows) + 1) * ROW
     figure, top = style.titled_figure(title, width, body + (0.16 * (below.count("\n") + 1) + 0.06 if below else 0), gap=0.14)
-    axes = axes_at(figure, MARGIN, top, width - 2 * MARGIN, body)
-    axes.set(xlim=(0, width - 2 * MARGIN), ylim=(max(rows) + 0.5, -0.5))
+    axes = style.axes_at(figure, style.MARGIN, top, width - 2 * style.MARGIN, body)
+    axes.set(xlim=(0, width - 2 * style.MARGIN), ylim=(max(rows) + 0.5, -0.5))
     axes.set_axis_off()
     root = min(rows)
     axes.plot(0.12, root, marker="o", markersize=4, color=style.TEXT)
@@ -77,8 +76,8 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
             alpha=0.75 if pruned else 1.0,
         )
     if below:
-        bottom = figure.get_size_inches()[1] - MARGIN
-        draw_text(figure, MARGIN, bottom, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
+        bottom = figure.get_size_inches()[1] - style.MARGIN
+        style.draw_text(figure, style.MARGIN, bottom, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
     return figure
 
 

@@ -94,8 +94,9 @@ def score_over_length(
             [max(0.0, point["score"] - point["low"]) for point in points],
             [max(0.0, point["high"] - point["score"]) for point in points],
         ]
-        line: dict[str, Any] = dict(color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name)
-        axes.errorbar(lengths, scores, yerr=errors, **line)
+        axes.errorbar(
+            lengths, scores, yerr=errors, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
+        )
     axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
     axes.annotate(
         "longest trained",
@@ -128,8 +129,20 @@ def erasure_curves(
         axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
         panel_title(axes, name)
         for method, points in series.items():
-            style = dict(color=colours[method], marker=markers[method], linestyle=(0, (4, 3)) if method == baseline else "-")
-            draw_erasure_curve(axes, [percents.index(point["percent"]) for point in points], points, label(method), style)
+            at = [percents.index(point["percent"]) for point in points]
+            score, lower, upper = ([point[key] for point in points] for key in ("score", "low", "high"))
+            if lower != upper:
+                axes.fill_between(at, lower, upper, color=colours[method], alpha=0.1, linewidth=0)
+            axes.plot(
+                at,
+                score,
+                color=colours[method],
+                marker=markers[method],
+                linestyle=(0, (4, 3)) if method == baseline else "-",
+                markersize=4,
+                linewidth=1.4,
+                label=label(method),
+            )
         axes.set_xticks(range(len(percents)), [f"{percent:g}%" for percent in percents])
         axes.set_xlabel("fraction of the tokens")
         axes.grid(**GRID)
@@ -141,12 +154,3 @@ def erasure_curves(
     corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
     figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)
     return figure
-
-
-def draw_erasure_curve(
-    axes: Axes, at: Sequence[int], points: Sequence[Mapping[str, float]], name: str, style: Mapping[str, Any]
-) -> None:
-    low, high = [point["low"] for point in points], [point["high"] for point in points]
-    if any(top > bottom for bottom, top in zip(low, high)):
-        axes.fill_between(at, low, high, color=style["color"], alpha=0.1, linewidth=0)
-    axes.plot(at, [point["score"] for point in points], markersize=4, linewidth=1.4, label=name, **style)

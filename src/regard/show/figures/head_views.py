@@ -16,7 +16,6 @@ from regard.show.figures import style
 from regard.show.figures.attention_maps import TINY, AttentionMaps
 from regard.show.figures.labels import SHADES, label
 from regard.show.figures.matrix import BAR, GAP, draw_cells, draw_colour_bar
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 MIN_WEIGHT, MAX_LINES = 0.02, 6000
 """Lighter lines are not drawn, and only this many of the heaviest."""
@@ -56,13 +55,13 @@ def head_view(
     row, font = next(size for most, size in ((24, (0.25, 9.5)), (60, (0.19, 8)), (10**9, (0.13, 6.5))) if rows <= most)
     query_labels, key_labels = [label(word, 24) for word in queries], [label(word, 24) for word in keys]
     left, right = (float(style.text_widths(words, font).max()) + GAP for words in (query_labels, key_labels))
-    width = max(2 * MARGIN + left + LINE_WIDTH + right, 4.2)
-    between = width - 2 * MARGIN - left - right
-    per_line = max(1, int((width - 2 * MARGIN) / 0.72))
+    width = max(2 * style.MARGIN + left + LINE_WIDTH + right, 4.2)
+    between = width - 2 * style.MARGIN - left - right
+    per_line = max(1, int((width - 2 * style.MARGIN) / 0.72))
     legend = -(-len(heads) // per_line) * 0.22
     figure, title_bottom = style.titled_figure(title, width, legend + 0.1 + rows * row)
     top = title_bottom + legend + 0.1
-    axes = axes_at(figure, MARGIN + left, top, between, rows * row)
+    axes = style.axes_at(figure, style.MARGIN + left, top, between, rows * row)
     axes.set(xlim=(0, 1), ylim=(rows, 0))
     axes.set_axis_off()
     segments, shades = line_segments(weights / darkest, heads, colours, only)
@@ -82,9 +81,9 @@ def head_view(
                 clip_on=False,
             )
     for index, head in enumerate(heads):
-        x, y = MARGIN + index % per_line * 0.72, top - legend - 0.02 + index // per_line * 0.22
-        draw_text(figure, x, y, "■", color=colours[head], fontsize=style.BODY)
-        draw_text(figure, x + 0.15, y, f"head {label(names[head], 8)}", color=style.MUTED, fontsize=style.SMALL)
+        x, y = style.MARGIN + index % per_line * 0.72, top - legend - 0.02 + index // per_line * 0.22
+        style.draw_text(figure, x, y, "■", color=colours[head], fontsize=style.BODY)
+        style.draw_text(figure, x + 0.15, y, f"head {label(names[head], 8)}", color=style.MUTED, fontsize=style.SMALL)
     return figure
 
 
@@ -109,14 +108,14 @@ def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
     side = float(np.clip(9.0 / max(H, 4), 0.5, 1.25))
     wide, high = max(side * min(1, S / T), side / 3), max(side * min(1, T / S), side / 3)
     small: dict[str, Any] = dict(fontsize=style.SMALL, color=style.MUTED, parse_math=False)
-    left = MARGIN + float(style.text_widths([f"layer {name}" for name in maps.layers], style.SMALL).max()) + 0.12
-    width = max(left + H * (wide + THUMBNAIL_GAP) + 0.75 + MARGIN, 3.6)
+    left = style.MARGIN + float(style.text_widths([f"layer {name}" for name in maps.layers], style.SMALL).max()) + 0.12
+    width = max(left + H * (wide + THUMBNAIL_GAP) + 0.75 + style.MARGIN, 3.6)
     body = max(L * (high + THUMBNAIL_GAP), 1.15)
     figure, title_bottom = style.titled_figure(title, width, 0.24 + body)
     top = title_bottom + 0.24
     for layer in range(L):
         for head in range(H):
-            axes = axes_at(figure, left + head * (wide + THUMBNAIL_GAP), top + layer * (high + THUMBNAIL_GAP), wide, high)
+            axes = style.axes_at(figure, left + head * (wide + THUMBNAIL_GAP), top + layer * (high + THUMBNAIL_GAP), wide, high)
             draw_cells(axes, maps.weights[layer, head], maps.darkest)
             axes.set(xlim=(0, S), ylim=(T, 0), xticks=[], yticks=[])
             axes.spines[:].set(visible=True, linewidth=0.5)
@@ -124,7 +123,9 @@ def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
                 axes.set_title(f"head {maps.heads[head]}" if side > 0.6 or head == 0 else maps.heads[head], pad=4, **small)
             if head == 0:
                 axes.set_ylabel(f"layer {maps.layers[layer]}", rotation=0, ha="right", va="center", labelpad=6, **small)
-    bar = axes_at(figure, left + H * (wide + THUMBNAIL_GAP) + 0.06, top, BAR, float(np.clip(body - THUMBNAIL_GAP, 1.0, 2.4)))
+    bar = style.axes_at(
+        figure, left + H * (wide + THUMBNAIL_GAP) + 0.06, top, BAR, float(np.clip(body - THUMBNAIL_GAP, 1.0, 2.4))
+    )
     draw_colour_bar(bar, maps.darkest)
     return figure
 

@@ -14,7 +14,6 @@ from PIL import Image
 
 from regard.show.figures import style
 from regard.show.figures.labels import clean, label
-from regard.show.figures.style import axes_at, draw_text
 
 DIM = 0.22
 """The brightness of what gets no weight."""
@@ -36,7 +35,7 @@ def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = T
 
 def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Axes:
     """Draw an image at inches from the left and top edges; return its axes."""
-    axes = axes_at(figure, left, top, width, height)
+    axes = style.axes_at(figure, left, top, width, height)
     axes.imshow(pixels, interpolation="none", aspect="auto")
     axes.set_axis_off()
     return axes
@@ -65,7 +64,7 @@ def image_attention_figure(images: Sequence[ImageAttention]) -> Figure:
     figure, top = Figure(figsize=(width, height)), MARGIN
     for image, title, head, number, high in zip(images, titles, title_heights, rows, row_heights):
         if title:
-            draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
+            style.draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
         draw_tiles(figure, image, top + head, high, across)
         top += head + number * high
     return figure
@@ -102,7 +101,7 @@ def saliency_figure(
     margin = style.MARGIN
 
     def write(left: float, top: float, text: str, **settings: Any) -> None:
-        draw_text(figure, left, top, clean(text, keep="\n"), **settings)
+        style.draw_text(figure, left, top, clean(text, keep="\n"), **settings)
 
     high = MAP_TILE * pixels.shape[0] / pixels.shape[1]
     width = 2 * margin + (1 + len(methods)) * (MAP_TILE + MAP_GAP) - MAP_GAP
@@ -126,9 +125,8 @@ def saliency_figure(
                 write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
             write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
         top += row_heights[number]
-    bold = dict(ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
     for x, text in zip(centres, below):
-        write(x, top - MAP_GAP / 2, text, **bold)
+        write(x, top - MAP_GAP / 2, text, ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
     write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
     return figure
 
@@ -160,14 +158,22 @@ def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Fi
         return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
 
     for column, head in enumerate(heads):
-        draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
+        style.draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
     for number, row in enumerate(rows):
         top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
         caption = style.wrap_text(row.caption, style.BODY, CAPTION)
-        draw_text(figure, MARGIN, top + tile / 2, caption, va="center", fontsize=style.BODY, linespacing=1.2)
+        style.draw_text(figure, MARGIN, top + tile / 2, caption, va="center", fontsize=style.BODY, linespacing=1.2)
         for column, pixels in enumerate(row.images):
             axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
             if column < len(row.notes):
-                text: dict[str, Any] = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
-                axes.text(0.5, -0.03, row.notes[column], transform=axes.transAxes, **text)
+                axes.text(
+                    0.5,
+                    -0.03,
+                    row.notes[column],
+                    transform=axes.transAxes,
+                    fontsize=style.SMALL,
+                    ha="center",
+                    va="top",
+                    parse_math=False,
+                )
     return figure

@@ -16,7 +16,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from regard.show.figures import style
 from regard.show.figures.labels import SHADES, label, terminal_width
-from regard.show.figures.style import MARGIN, axes_at
 
 GAP, BAR = 0.09, 0.085  # inches: beside labels, width of the colour bar
 
@@ -58,18 +57,18 @@ def attention_matrix(
     size = cell_size(max(rows, cols))
     source, target = [label(word) for word in source], [label(word) for word in target]
     over, beyond = label_extent(source, size)
-    left = MARGIN + style.text_widths(target, size.font).max() + GAP
+    left = style.MARGIN + style.text_widths(target, size.font).max() + GAP
     bar_height = float(np.clip(rows * size.cell, 1.15, 2.4))
-    right = max(GAP * 2 + BAR + 0.62, beyond) + MARGIN
+    right = max(GAP * 2 + BAR + 0.62, beyond) + style.MARGIN
     width = max(left + cols * size.cell + right, 3.4)
     legend = 0.34 if gold is not None else 0
     figure, title_bottom = style.titled_figure(title, width, over + max(rows * size.cell, bar_height) + legend)
     top = title_bottom + over
-    axes = axes_at(figure, left, top, cols * size.cell, rows * size.cell)
+    axes = style.axes_at(figure, left, top, cols * size.cell, rows * size.cell)
     draw_cells(axes, weights, darkest)
     draw_grid(axes, weights.shape, (size.cell, size.cell))
     label_axes(axes, source, target, size)
-    draw_colour_bar(axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
+    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
     if gold is not None:
         outline_links(figure, axes, gold, truth, size)
     return figure
@@ -87,19 +86,19 @@ def matrix_grid(
     size = CellSize(0.17, 8, 90) if longest <= 16 else CellSize(0.135, 7, 90) if longest <= 32 else CellSize(0.112, 6.5, 90)
     across, down = panel_layout(number, cols * size.cell)
     wide, high, between, under = cols * size.cell, rows * size.cell, 0.2, 0.4
-    left = MARGIN + style.text_widths(target, size.font).max() + GAP
-    width = max(left + across * (wide + between) + 0.8 + MARGIN, 3.4)
+    left = style.MARGIN + style.text_widths(target, size.font).max() + GAP
+    width = max(left + across * (wide + between) + 0.8 + style.MARGIN, 3.4)
     over, bar_height = label_extent(source, size)[0], float(np.clip(high, 1.15, 2.4))
     figure, title_bottom = style.titled_figure(title, width, over + max(down * (high + under), bar_height))
     top = title_bottom + over
     for head, name in enumerate(names):
         row, col = divmod(head, across)
-        axes = axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
+        axes = style.axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
         draw_cells(axes, weights[head])
         label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
         axes.spines[:].set(visible=True, linewidth=0.6)
         axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
-    draw_colour_bar(axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
+    draw_colour_bar(style.axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
     return figure
 
 
@@ -172,7 +171,7 @@ def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], t
         [Patch(facecolor="none", edgecolor=style.OUTLINE, linewidth=1.6)],
         [truth],
         loc="lower left",
-        bbox_to_anchor=(MARGIN / width, MARGIN / height),
+        bbox_to_anchor=(style.MARGIN / width, style.MARGIN / height),
         borderpad=0,
         borderaxespad=0,
         handlelength=0.9,

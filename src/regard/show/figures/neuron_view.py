@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from regard.show.figures import style
 from regard.show.figures.html_pages import encode_bytes, script_page
 from regard.show.figures.labels import SHADES, label, terminal_width
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 MAX_KEYS, MAX_QUERIES = 40, 160
 """Keys drawn for one query, and queries of a page."""
@@ -137,38 +136,45 @@ def neuron_figure(view: NeuronView, number: int = 0, *, title: str | None = None
     query = view.queries[number]
     names, numbers, rows = view.key_labels(query), view.numbers(query), len(query.keys)
     small = dict(fontsize=style.SMALL, color=style.MUTED)
-    left = MARGIN + float(style.text_widths([*names, label(query.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
+    left = style.MARGIN + float(style.text_widths([*names, label(query.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
     at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
     at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
-    width = at_bars + 1.5 + MARGIN
-    notes = [style.wrap_text(note, style.SMALL, width - 2 * MARGIN) for note in (view.positions, query.left_out) if note]
+    width = at_bars + 1.5 + style.MARGIN
+    notes = [style.wrap_text(note, style.SMALL, width - 2 * style.MARGIN) for note in (view.positions, query.left_out) if note]
     above = sum(0.15 * (note.count("\n") + 1) for note in notes) + 0.34
     figure, down = style.titled_figure(title or view.name, width, above + 1.75 * ROW + rows * ROW + 0.5, gap=0)
     top, body = down + above, down + above + 1.75 * ROW
     for note in notes:
-        draw_text(figure, MARGIN, down + 0.03, note, va="top", linespacing=1.25, **small)
+        style.draw_text(figure, style.MARGIN, down + 0.03, note, va="top", linespacing=1.25, **small)
         down += 0.15 * (note.count("\n") + 1)
     ends = [at_numbers + (i + 1) * NUMBER - 0.06 for i in range(len(numbers[0]))]
-    draw_text(figure, left, top - 0.1, "q", **small)
-    bold = dict(fontsize=style.BODY + 0.5, fontweight="bold", ha="right")
-    draw_text(figure, left - 0.08, top + ROW / 2, label(query.word, 24), **bold)
+    style.draw_text(figure, left, top - 0.1, "q", **small)
+    style.draw_text(
+        figure,
+        left - 0.08,
+        top + ROW / 2,
+        label(query.word, 24),
+        fontsize=style.BODY + 0.5,
+        fontweight="bold",
+        ha="right",
+    )
     for text, x in zip(view.titles, (left, at_terms, *ends, at_bars)):
-        draw_text(figure, x, body - 0.1, text, ha="right" if x in ends else "left", **small)
+        style.draw_text(figure, x, body - 0.1, text, ha="right" if x in ends else "left", **small)
     vectors = np.vstack([view.keys[query.keys], query.query])
     reach, most = (max(float(np.abs(part).max()), 1e-9) for part in (vectors, query.terms))
-    draw_vectors(axes_at(figure, left, top, STRIP, ROW * 0.86), query.query[None], reach)
-    draw_vectors(axes_at(figure, left, body, STRIP, rows * ROW), view.keys[query.keys], reach, query.masked)
-    draw_vectors(axes_at(figure, at_terms, body, STRIP, rows * ROW), query.terms, most, query.masked)
-    style.draw_bars(axes_at(figure, at_bars, body, 1.05, rows * ROW), query.weights, 0.62)
+    draw_vectors(style.axes_at(figure, left, top, STRIP, ROW * 0.86), query.query[None], reach)
+    draw_vectors(style.axes_at(figure, left, body, STRIP, rows * ROW), view.keys[query.keys], reach, query.masked)
+    draw_vectors(style.axes_at(figure, at_terms, body, STRIP, rows * ROW), query.terms, most, query.masked)
+    style.draw_bars(style.axes_at(figure, at_bars, body, 1.05, rows * ROW), query.weights, 0.62)
     for row, (name, cells) in enumerate(zip(names, numbers)):
         y, colour = body + (row + 0.5) * ROW, style.MUTED if query.masked[row] else style.TEXT
-        draw_text(figure, left - 0.08, y, name, fontsize=style.BODY, ha="right", color=colour)
+        style.draw_text(figure, left - 0.08, y, name, fontsize=style.BODY, ha="right", color=colour)
         for x, cell in zip(ends, cells):
-            draw_text(figure, x, y, cell, fontsize=style.SMALL, ha="right", color=colour)
+            style.draw_text(figure, x, y, cell, fontsize=style.SMALL, ha="right", color=colour)
         weight = float(query.weights[row])
-        draw_text(figure, at_bars + 1.05 * weight + 0.06, y, f"{weight:.2f}", **small)
+        style.draw_text(figure, at_bars + 1.05 * weight + 0.06, y, f"{weight:.2f}", **small)
     for x, limit in ((left, reach), (at_terms, most)):
-        axes = axes_at(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07)
+        axes = style.axes_at(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07)
         style.colour_bar(axes, Normalize(-limit, limit), style.diverging_colormap(), pad=2, orientation="horizontal")
         axes.set_xticks([-limit, 0, limit], [f"−{limit:.2g}", "0", f"{limit:.2g}"])
     return figure

@@ -250,9 +250,8 @@ def prefix_ids(key: str, value: str, name: str) -> str:
     return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
 
 
-def figure_format(path: str | Path, *, pages: bool = False) -> str:
+def figure_format(path: Path, *, pages: bool = False) -> str:
     """Return the format that the file name ends in, .html among them if `pages`; raise a UserError for any other."""
-    path = Path(path)
     kind = path.suffix.lower()[1:]
     if kind not in FORMATS and not (pages and kind == "html"):
         wrong = f"{path.suffix} is not a supported format" if kind else "the file name has no extension"
@@ -260,7 +259,7 @@ def figure_format(path: str | Path, *, pages: bool = False) -> str:
     return kind
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure in the format that the file name ends in."""
     write_file(path, render(figure, figure_format(path)))
 
@@ -272,9 +271,8 @@ def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[]
         write_file(out, page().encode() if kind == "html" else render(figure(), kind))
 
 
-def write_file(path: str | Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Write a figure or page; missing folders are made."""
-    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -1,7 +1,6 @@
 """Figures for teaching: softmax gradients, what norms average over, positional encodings, cosine similarities."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -11,7 +10,6 @@ from matplotlib.ticker import NullLocator
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.style import axes_at
 
 CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.38, 0.32, 0.36, 0.15  # inches, of norms
 SIMILARITY_CELL = 0.52  # inches
@@ -63,7 +61,7 @@ def norm_figure(
     width = left + len(panels) * (across * CELL + GAP) - GAP + EDGE
     figure = Figure(figsize=(width, TOP + down * CELL + BOTTOM))
     for number, (name, values) in enumerate(panels.items()):
-        axes = axes_at(figure, left + number * (across * CELL + GAP), TOP, across * CELL, down * CELL)
+        axes = style.axes_at(figure, left + number * (across * CELL + GAP), TOP, across * CELL, down * CELL)
         style.draw_signed(axes, values, reach, aspect="auto")
         axes.set(xticks=[], yticks=[], xlabel="features")
         style.panel_title(axes, name)
@@ -75,8 +73,9 @@ def norm_figure(
         along = (outlined or {}).get(name)
         if along is not None:
             corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-            frame: dict[str, Any] = dict(facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
-            axes.add_patch(Rectangle(corner, wide, high, **frame))
+            axes.add_patch(
+                Rectangle(corner, wide, high, facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+            )
         axes.spines[:].set(visible=False)
     return figure
 
@@ -90,7 +89,7 @@ def position_figure(table: np.ndarray, *, title: str | None = None) -> Figure:
     reach = max(float(np.abs(table).max()), 1e-9)
     dots = table @ table.T  # (P, P)
     figure = Figure(figsize=(9.6, 5.1))
-    left, right = axes_at(figure, 0.62, 0.85, 3.5, 3.6), axes_at(figure, 5.3, 0.85, 3.5, 3.5)
+    left, right = style.axes_at(figure, 0.62, 0.85, 3.5, 3.6), style.axes_at(figure, 5.3, 0.85, 3.5, 3.5)
     style.draw_signed(left, table.T, reach, aspect="auto", extent=(-0.5, number - 0.5, width - 0.5, -0.5))
     left.set(xlabel="position", ylabel="component")
     style.panel_title(left, f"{width} components × {number} positions")
@@ -105,7 +104,7 @@ def position_figure(table: np.ndarray, *, title: str | None = None) -> Figure:
         axes.spines[:].set(visible=True, linewidth=0.6)
     bars = ((Normalize(-reach, reach), style.diverging_colormap(), 4.2, 3.6), (norm, colours, 8.88, 3.5))
     for scale, colormap, x, high in bars:
-        style.colour_bar(axes_at(figure, x, 0.85, 0.085, high), scale, colormap)
+        style.colour_bar(style.axes_at(figure, x, 0.85, 0.085, high), scale, colormap)
     style.draw_title(figure, title or "positional encoding")
     return figure
 
@@ -117,14 +116,13 @@ def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | 
     left = float(style.text_widths(list(names), style.BODY).max()) + 0.3
     top = 0.5 if title else 0.2
     figure = Figure(figsize=(left + number * cell + 0.3, top + number * cell + left * 0.8))
-    axes = axes_at(figure, left, top, number * cell, number * cell)
+    axes = style.axes_at(figure, left, top, number * cell, number * cell)
     axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
     for (i, j), value in np.ndenumerate(matrix):
         text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.PAPER if value > 0.55 else style.TEXT
         axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
     axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(number), names)
-    axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if title:
         style.panel_title(axes, title)
