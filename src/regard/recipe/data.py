@@ -112,7 +112,10 @@ class Data(BaseData):
                 "change the task, or use another world"
             )
         if isinstance(self.world, ShapesWorld) and not self.has_images:
-            raise ValueError("data.world.kind = 'shapes' has images, and this task reads texts")
+            raise ValueError(
+                "data.world.kind = 'shapes' has images, and this task reads texts; use data.world.kind = 'bilingual', or a task "
+                "of images such as caption"
+            )
         return self
 
 

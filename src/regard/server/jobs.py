@@ -13,6 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from PIL import Image
 from pydantic import BaseModel
 
+from regard.corpus.decode_image import decode_image
 from regard.server.errors import ApiError
 from regard.server.limits import client_address
 from regard.server.models import ServedModel
@@ -20,7 +21,6 @@ from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, StartJob, TokenQueue, Worker
 from regard.tasks.contrastive import PlainText
-from regard.tasks.shared.images import image_from_bytes
 from regard.tasks.shared.requests import StreamedToken
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
@@ -179,7 +179,7 @@ class ModelRequest(Generic[RunType]):
         encoded = data.partition(",")[2] if data.startswith("data:") else data
         try:
             return await asyncio.to_thread(
-                lambda: image_from_bytes(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
+                lambda: decode_image(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
             )
         except ValueError:
             raise ApiError(422, "image: should be an image in base64, or a data: URL", code="invalid", param="image") from None

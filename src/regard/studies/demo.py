@@ -11,6 +11,7 @@ from typing import cast
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.hardware import hardware
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
@@ -67,14 +68,17 @@ def _remove_previous_demo(out: Path) -> None:
 
 def _examples(result: EvaluationResult) -> list[tuple[str, str, str]]:
     """Return source, hypothesis and reference of held-out sentences: the first with an "it", and the first without."""
-    gold = result.examples.gold or []
+    gold = cast(SentencePairs, result.examples).gold or []
     with_pronoun = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
     without = [i for i, pair in enumerate(gold) if not pair.pronouns][: EXAMPLES - len(with_pronoun)]
-    return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*with_pronoun, *without)]
+    return [
+        (cast(SentencePairs, result.examples).source[i], result.outputs[i], cast(SentencePairs, result.examples).target[i])
+        for i in (*with_pronoun, *without)
+    ]
 
 
 def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
-    sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
+    sentence = next(pair.source for pair in cast(SentencePairs, result.examples).gold or [] if pair.pronouns)
     return [
         f'regard translate {run.folder} "{sentence}"',
         f'regard show {run.folder} "{sentence}" --terminal',
@@ -111,7 +115,7 @@ def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -
 
 def _figures(run: TranslateRun, result: EvaluationResult) -> dict[str, tuple[str, Figure]]:
     """Return the figures by name: (caption, figure)."""
-    gold = next(pair for pair in result.examples.gold or [] if pair.pronouns)
+    gold = next(pair for pair in cast(SentencePairs, result.examples).gold or [] if pair.pronouns)
     layer, head = best_alignment_head(run)
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]

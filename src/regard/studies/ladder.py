@@ -10,6 +10,7 @@ from typing import Any, cast
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
@@ -175,9 +176,12 @@ def run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> Varia
 
 def _longest_third(result: EvaluationResult) -> Score:
     """Return BLEU on the longest third of the sentences, where a single vector has to hold most."""
-    lengths = [len(text.split()) for text in result.examples.source]
+    lengths = [len(text.split()) for text in cast(SentencePairs, result.examples).source]
     longest = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
-    hypotheses, references = [result.outputs[i] for i in longest], [result.examples.target[i] for i in longest]
+    hypotheses, references = (
+        [result.outputs[i] for i in longest],
+        [cast(SentencePairs, result.examples).target[i] for i in longest],
+    )
     return translation_scores(hypotheses, references, metrics=("bleu",))["bleu"]
 
 
@@ -212,7 +216,7 @@ def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:
     """Return BLEU by length of all models, and the attention of each that has one, on the same sentence."""
     series = {result.variant.name: result.results[0].by_length for result in results}
     figures: dict[str, tuple[str, Figure]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
-    sources = results[0].results[0].examples.source
+    sources = cast(SentencePairs, results[0].results[0].examples).source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for i, result in enumerate(results):
         if result.run._attends and result.run._best([sentence])[0].tokens:  # an untrained model may give an empty translation

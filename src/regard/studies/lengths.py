@@ -9,11 +9,12 @@ them.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
@@ -121,7 +122,11 @@ def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, 
 def _halting_steps(model: VariantResult) -> dict[str, tuple[float, float]]:
     """Return, by test set, the mean halting steps of an input and of an output token, where tokens differ in them."""
     halts = model.run.recipe.model.halting == "act"
-    return {result.name: mean_halting_steps(model.run, result.examples) for result in model.results} if halts else {}
+    return (
+        {result.name: mean_halting_steps(model.run, cast(SentencePairs, result.examples)) for result in model.results}
+        if halts
+        else {}
+    )
 
 
 def _result_json(model: VariantResult, steps: dict[str, tuple[float, float]]) -> dict[str, object]:
@@ -140,7 +145,7 @@ def _paired_p_values(plain: VariantResult, universal: VariantResult) -> dict[str
     found = {}
     for one, other in zip(plain.results, universal.results):
         correct = {
-            model.variant.name: exact_matches(result.outputs, result.examples.target)
+            model.variant.name: exact_matches(result.outputs, cast(SentencePairs, result.examples).target)
             for model, result in ((plain, one), (universal, other))
         }
         found[one.name] = compare_accuracy(correct)[1]["p_value"]
