@@ -82,9 +82,15 @@ def part_table(path: str, kind: type[Settings], tasks: list[str]) -> list[str]:
     for name, field in kind.model_fields.items():
         if not settings_in(field.annotation):
             default = "required" if field.is_required() else f"`{format_default(field.default)}`"
-            description = " ".join((field.description or "").split())
+            description = " ".join(setting_description(kind, name).split())
             lines.append(f"| `{name}` | {describe_type(field.annotation)} | {default} | {description} |")
     return lines
+
+
+def setting_description(kind: type[Settings], name: str) -> str:
+    """Return a setting's docstring; where a class only changes the default, that of the class it inherits the setting from."""
+    fields = (base.model_fields.get(name) for base in kind.__mro__ if issubclass(base, Settings))
+    return next((field.description for field in fields if field is not None and field.description), "")
 
 
 def describe_type(annotation: Any) -> str:

@@ -58,7 +58,7 @@ def imports(tree: ast.Module) -> set[str]:
 def forbidden_imports(folder: str, imported: set[str]) -> set[str]:
     """What a folder imports against the order."""
     if folder in GROUND:
-        return imported - GROUND - ({"training"} if folder == "distributed" else set())
+        return imported - GROUND
     allowed = set(ORDER[: ORDER.index(folder)]) if folder in ORDER else set()
     return imported - {folder} - GROUND - allowed | imported & NEVER.get(folder, set())
 

@@ -15,8 +15,7 @@ from safetensors.numpy import save as tensors_as_bytes
 from regard.corpus.decode_image import decode_image
 from regard.corpus.image_files import read_images
 from regard.corpus.questions import read_questions
-from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text
-from regard.corpus.word_vectors import read_word_vectors
+from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text, read_word_vectors
 from regard.errors import UserError
 from regard.tasks import read_recipe
 from regard.tokens.tokenizer import load_any_tokenizer

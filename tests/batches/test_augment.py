@@ -7,11 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from regard.batches.augment import Augmentation, random_rectangles, sample_augmentation, shift_and_flip
+from regard.batches.augment import (
+    OPERATIONS,
+    Augmentation,
+    rand_augment,
+    random_rectangles,
+    sample_augmentation,
+    shift_and_flip,
+)
 from regard.batches.batch import Batch
 from regard.batches.batches import Batches, sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
-from regard.batches.randaugment import OPERATIONS, rand_augment
 from regard.recipe import AugmentSettings
 
 H, W = 16, 24

@@ -23,7 +23,7 @@ from regard.tokens.tokenizer import train_tokenizer
 from regard.worlds import bilingual
 
 GOLD = bilingual.generate(3000, 7, level=2)
-PAIRS = SentencePairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], "world")
+PAIRS = SentencePairs([pair.source for pair in GOLD], [pair.target for pair in GOLD], name="world")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,9 @@ def test_a_token_store_is_built_once_and_found_by_its_content(tokenizers, monkey
 
 
 def test_too_long_examples_are_refused_dropped_or_truncated(tokenizers):
-    pairs = SentencePairs([*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], "a.en", list(range(1, 22)))
+    pairs = SentencePairs(
+        [*PAIRS.source[:20], "the dog " * 100], [*PAIRS.target[:20], "der Hund"], name="a.en", lines=list(range(1, 22))
+    )
     options = dict(encode=partial(translations, tokenizers=tokenizers), max_length=60)
     with pytest.raises(UserError, match=r"a.en:21 is \d+ tokens long, more than model.max_length = 60"):
         training_rows(pairs, too_long="error", **options)

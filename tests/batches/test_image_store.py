@@ -25,7 +25,7 @@ def image_examples(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     for i in range(300):
         Image.fromarray(np.full((10, 15, 3), [i % 256, i // 256, 7], np.uint8)).save(folder / f"{i:03}.png")
-    return ImageExamples([ImageFile(path) for path in sorted(folder.iterdir())], "some")
+    return ImageExamples([ImageFile(path) for path in sorted(folder.iterdir())], name="some")
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_pixel_store_is_found_by_content_and_settings(image_examples, monkeypa
 
 
 def test_images_of_a_world_are_arrays(tmp_path):
-    drawn = ImageExamples([np.full((8, 12, 3), shade, np.uint8) for shade in (3, 9)], "drawn", label=["a", "b"])
+    drawn = ImageExamples([np.full((8, 12, 3), shade, np.uint8) for shade in (3, 9)], name="drawn", label=["a", "b"])
     assert np.array_equal(open_pixel_store(drawn, TRANSFORM)[:, 0, 0, 0], [3, 9])
     assert drawn.select([1]).label == ["b"] and drawn.where(1) == "drawn example 2"
     assert open_pixel_store(drawn, ImageTransform((4, 4), (4, 4))).shape == (2, 4, 4, 3)

@@ -2,13 +2,18 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
+from typing import get_origin
 
 import pytest
 
 from regard import cli
+from regard.recipe.parse import FORMER_NAMES
+from regard.recipe.settings import allowed_kinds, settings_in
+from regard.tasks import all_tasks
 
 
 @pytest.fixture
@@ -81,8 +86,6 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_invalid_input_prints_one_line_and_exits_2_before_training(regard, recipe_folder, name):
-    import re
-
     corrupt, message = CORRUPTIONS[name]
     corrupt(recipe_folder)
     status, _, err = regard("train", recipe_folder / "r.toml", "--out", recipe_folder / "run", "--device", "cpu")
@@ -121,6 +124,35 @@ def test_full_disk_prints_one_line_and_exits_2(regard, recipe_folder, monkeypatc
 def test_user_errors_print_one_line_and_exit_2(regard, arguments, message):
     status, out, err = regard(*arguments)
     assert status == 2 and not out and len(err.splitlines()) == 1 and message in err and err.startswith("regard: ")
+
+
+def places_of(name, section, path=()):
+    """Yield the path of every section with a setting of this name, and the `kind` settings that select it."""
+    if name in section.model_fields:
+        yield path, {}
+    for field, info in section.model_fields.items():
+        for option in settings_in(info.annotation) if get_origin(info.annotation) is not dict else ():
+            inside = (*path, field)
+            kind = {".".join((*inside, "kind")): allowed_kinds(option)[0]} if "kind" in option.model_fields else {}
+            yield from ((place, kind | kinds) for place, kinds in places_of(name, option, inside))
+
+
+@pytest.mark.parametrize("old, new", FORMER_NAMES.items())
+def test_former_name_of_a_setting_names_the_present_one(regard, tmp_path, old, new):
+    """An old key, in a recipe or with --set, wherever its present name is a setting."""
+    trained = [task for task in all_tasks() if task.recipe is not None]
+    found = [(task, place) for task in trained for place in places_of(new, task.recipe)]
+    assert found, f"no recipe has a setting {new!r}"
+    for task, (path, kinds) in found:
+        models = settings_in(task.recipe.model_fields["model"].annotation)
+        kind = {"model.kind": next(iter(task.models))} if "kind" in models[0].model_fields else {}  # tells images from texts
+        settings = {"task": task.name, **kind, **kinds, ".".join((*path, old)): 1}
+        recipe = tmp_path / "recipe.toml"
+        for written, given in ((settings, {}), ({}, settings)):
+            recipe.write_text("".join(f"{name} = {value!r}\n" for name, value in written.items()))
+            status, out, err = regard("train", recipe, *(f"--set={name}={value}" for name, value in given.items()))
+            assert status == 2 and not out and len(err.splitlines()) == 1, err
+            assert f"no setting {old!r}" in err and f"did you mean {new!r}?" in err, err
 
 
 def test_unknown_command_or_bad_option_exits_2(regard):

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.corpus.dataset import hold_out, read_dataset
+from regard.corpus.dataset import hold_out, read_dataset, unique_aligned_words
 from regard.corpus.questions import read_questions
-from regard.corpus.world_examples import unique_aligned_words
 from regard.errors import UserError
 from regard.recipe import QuestionData
 from regard.worlds import bilingual

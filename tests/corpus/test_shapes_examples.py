@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.corpus.dataset import read_dataset
-from regard.corpus.world_examples import shape_examples
+from regard.corpus.dataset import read_dataset, shape_examples
 from regard.recipe import CaptionedImageData, LabelledImageData
 from regard.tasks import build_recipe
 from regard.worlds import shapes

@@ -15,7 +15,7 @@ def task(**settings):
 
 
 def test_every_source_starts_with_the_task_prefix():
-    made = as_task_pairs("t", task(), SentencePairs(["a", "b"], ["c", "d"], "file", [3, 9]))
+    made = as_task_pairs("t", task(), SentencePairs(["a", "b"], ["c", "d"], name="file", lines=[3, 9]))
     assert (made.source, made.target, made.task, made.where(1)) == (["do: a", "do: b"], ["c", "d"], "t", "file:9")
     assert made.select([1]).task == "t" and made.select([1]).source == ["do: b"]
     two = task(prefix=["one: ", " two: "], columns=[0, 1, 2], world=None, train=["a.tsv"], held_out=1)
@@ -26,7 +26,7 @@ def test_labels_become_words():
     classify = task(kind="classify", labels={"0": "no", "1": "yes"})
     assert as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "0"])).target == ["yes", "no"]
     with pytest.raises(UserError, match=r"file:2 has the label '2', for which `labels` has no word \(0, 1\)"):
-        as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "2"], "file", [1, 2]))
+        as_task_pairs("t", classify, SentencePairs(["a", "b"], ["1", "2"], name="file", lines=[1, 2]))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 
 from regard.corpus.dataset import hold_out, read_dataset
 from regard.corpus.examples import LabelledTexts
-from regard.corpus.text_files import read_labelled, read_tagged, read_text
-from regard.corpus.word_vectors import read_word_vectors
+from regard.corpus.text_files import read_labelled, read_tagged, read_text, read_word_vectors
 from regard.errors import UserError
 from regard.recipe import LabelledData, TaggedData, TextData
 

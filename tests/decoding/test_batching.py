@@ -36,7 +36,7 @@ def models_and_sources(draw):
 def test_decode_all_returns_results_in_order_from_batches_within_budget(lengths, budget):
     ids = [[4 + i] * length for i, length in enumerate(lengths)]
 
-    def copy_source(model, inputs, limits, params, sequence_ids, special_tokens):
+    def copy_source(model, inputs, limits, params, sequence_ids, special_tokens, prefix):
         assert inputs[0].numel() <= max(budget, inputs[0].size(1))
         return [row[: length - 1].tolist() for row, length in zip(inputs[0], inputs[1])]
 

@@ -12,9 +12,8 @@ from regard.recipe import (
     RecurrentModel,
     TransformerModel,
 )
-from regard.recipe.captioner import CaptionModel
+from regard.recipe.image_models import CaptionModel, VitModel
 from regard.recipe.image_text import ClipModel
-from regard.recipe.images import VitModel
 from regard.tasks import find_task
 
 V, C, REPLACEMENT = 13, 3, 3

@@ -11,7 +11,7 @@ from regard.attention.watch import watch
 from regard.explain.faithfulness import GroundTruth, class_discrimination, measure_faithfulness, permutation_effect
 from regard.explain.methods import METHODS, attribute
 from regard.explain.target import ImageTarget, patch_indices
-from regard.explain.verdict import Wording, single_verdict
+from regard.explain.verdict import single_verdict
 from regard.tasks import find_task
 
 GRID, SIZE = (3, 3), (6, 6)
@@ -72,7 +72,7 @@ def test_model_that_attends_to_one_patch_is_attributed_to_it():
     for name in found:
         assert measured[name]["comprehensiveness"] > 3 * random["comprehensiveness"] and measured[name]["box"] == 1
         assert abs(measured[name]["sufficiency"]) < random["sufficiency"]
-        assert "top patches" in single_verdict(name, measured, Wording.for_target(target))
+        assert "top patches" in single_verdict(name, measured, target.wording)
 
 
 def test_equal_outputs_have_map_distance_zero(image_target):

@@ -12,7 +12,7 @@ from torch import nn
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.explain.attention_graph import attention_graph
-from regard.explain.methods import METHODS, attribute, flow_edges, fully_masked_input, integrated_gradients, maximum_flows
+from regard.explain.methods import METHODS, attribute, flow_edges, integrated_gradients, maximum_flows
 from regard.explain.target import TextTarget
 
 DEEP = ("rollout", "flow")
@@ -50,7 +50,7 @@ def test_occlusion_equals_the_score_difference(target):
     values = METHODS["occlusion"](target)
     for number, position in enumerate(target.positions):
         masked = target.input.clone()
-        if target.feature_name == "tokens":
+        if target.wording.features == "tokens":
             masked[0, position] = target.replacement
         else:
             y, x = 4 * (number // 2), 4 * (number % 2)
@@ -60,7 +60,8 @@ def test_occlusion_equals_the_score_difference(target):
 
 def test_integrated_gradients_are_complete(target):
     """Their sum is f(x) − f(fully masked), up to quadrature error, which falls with more points."""
-    whole = (target.score(target.input) - target.score(fully_masked_input(target)))[0].detach()
+    masked = target.mask(torch.ones(1, len(target.positions), dtype=torch.bool))
+    whole = (target.score(target.input) - target.score(masked))[0].detach()
     gaps = [float((integrated_gradients(target, points).sum() - whole).abs()) for points in (1, 256)]
     assert gaps[1] < 2e-2 * max(1.0, float(whole.abs())) and gaps[1] <= gaps[0] + 1e-9
 
@@ -97,7 +98,9 @@ def test_on_a_linear_model_input_gradient_and_integrated_gradients_are_exact():
 @pytest.mark.parametrize("name", ["classifier", "mean classifier", "GPT", "translator"])
 def test_rollout_rows_sum_to_one(name, kinds):
     graph = attention_graph(kinds[name]())
-    rolled = graph.propagate(lambda weights, attended, residual: (weights @ attended + residual) / 2)
+    rolled = graph.propagate(
+        torch.eye(graph.input_size, dtype=torch.float64), lambda weights, attended, residual: (weights @ attended + residual) / 2
+    )
     close(rolled.sum(-1), torch.ones(len(rolled), dtype=torch.float64))
     assert (rolled >= 0).all()
 

@@ -10,7 +10,7 @@ import transformers
 import regard
 from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_pair_inputs
-from regard.run.huggingface import download
+from regard.run.load import download
 from regard.show.generation import generated_inputs, trace_generation
 from regard.show.neurons import record_neurons
 from regard.show.recording import attention_maps, record_attention

@@ -15,10 +15,10 @@ from regard.errors import UserError
 from regard.models.transformer import Transformer
 from regard.plan import (
     PUBLISHED_COSTS,
+    CostTable,
     DeviceSpeed,
     Plan,
     RunCost,
-    compare_costs,
     flops_from_time,
     measure_device,
     plan,
@@ -28,6 +28,7 @@ from regard.plan import (
 )
 from regard.plan.memory import activation_bytes
 from regard.plan.planner import build_on_meta
+from regard.plan.training_costs import NOTES
 from regard.recipe import TransformerModel
 from regard.tasks import build_recipe
 
@@ -182,7 +183,7 @@ def test_fractions_of_the_published_cost_match_the_note():
     for preset, fraction in (("base", "29%"), ("big", "42%")):
         found = planned(preset)
         assert found.published_flops is not None
-        assert f"{found.flops / found.published_flops:.0%}" == fraction and fraction in compare_costs().notes[1]
+        assert f"{found.flops / found.published_flops:.0%}" == fraction and fraction in NOTES[1]
 
 
 # memory and time
@@ -255,9 +256,9 @@ def test_published_table():
     assert rows["GNMT + RL ensemble"] == ("26.30", "41.16", 1.8e20, 1.1e21)
     assert rows["Deep-Att + PosUnk"] == (None, "39.2", None, 1.0e20)
     assert rows["Transformer big"] == ("28.4", "41.8", 2.3e19, 2.3e19)
-    page = render_text(compare_costs())
+    page = render_text(CostTable())
     assert "26.30" in page and "8.0·10²⁰" in page and "not comparable" in page
-    assert json.loads(json.dumps(compare_costs().to_json()))["published"][8]["bleu_de"] == 27.3
+    assert json.loads(json.dumps(CostTable().to_json()))["published"][8]["bleu_de"] == 27.3
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -298,7 +299,7 @@ def test_run_costs_count_the_completed_steps(run):
     [row] = run_costs([run])
     assert row == RunCost("toy", "test", 31.25, 30.0, 32.5, "nrefs:1", 40, pytest.approx(40 * planned(run).flops_per_step))
     assert planned(run).vocabulary == (600, 600)
-    page = render_text(compare_costs([row]))
+    page = render_text(CostTable([row]))
     assert "31.25" in page and "toy" in page and "27.3" in page
 
 
@@ -306,7 +307,7 @@ def test_unevaluated_run_has_a_row_without_bleu(run):
     (run / "scores.json").unlink()
     (run / "log.jsonl").unlink()
     [row] = run_costs([run])
-    assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in render_text(compare_costs([row]))
+    assert (row.bleu, row.steps, row.flops) == (None, 0, 0) and "not evaluated" in render_text(CostTable([row]))
 
 
 @pytest.mark.parametrize(

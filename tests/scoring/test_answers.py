@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.scoring.answers import answer_scores, normalize_answer, score_answer
+from regard.scoring.word_overlap import answer_scores, normalize_answer, score_answer
 
 TEXTS = st.text(st.sampled_from("aAn theX.,'-\u00a0ÄéB9 "), max_size=12)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.scoring.likelihood import perplexity
+from regard.scoring.classification import perplexity
 
 counts = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regard.errors import UserError
-from regard.scoring.reconstruction import reconstruction_scores
+from regard.scoring import reconstruction_scores
 
 
 def test_reconstruction_scores_by_hand():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.scoring import compare_rouge, rouge_scores
-from regard.scoring.rouge import lcs_length
+from regard.scoring.word_overlap import lcs_length
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
 

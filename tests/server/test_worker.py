@@ -24,7 +24,7 @@ def make_worker(run, **settings):
 
 def make_job(run, prompt="Der", client="a", tokens=5):
     return Job(
-        lambda on_token: generate_task(run, prompt, SamplingParams(tokens), callback=on_token), client=client, decodes=True
+        lambda callback: generate_task(run, prompt, SamplingParams(tokens), callback=callback), client=client, decodes=True
     )
 
 
@@ -95,7 +95,7 @@ def test_cancelled_text_leaves_the_batch_before_the_next_step(runs, gated):
 
     async def scenario(permits, batch_sizes):
         worker = make_worker(runs["gpt"])
-        worker.start()
+        worker.thread.start()
         first, second = make_job(runs["gpt"], tokens=30), make_job(runs["gpt"], "Die", tokens=12)
         worker.submit([first, second])
         permits.release(4)
@@ -129,8 +129,8 @@ async def wait_for_steps(batch_sizes, number):
 def test_failing_job_does_not_affect_others(runs):
     async def scenario():
         worker = make_worker(runs["gpt"])
-        worker.start()
-        bad = Job(lambda on_token: 1 / 0, client="a")
+        worker.thread.start()
+        bad = Job(lambda callback: 1 / 0, client="a")
         wrong = make_job(runs["gpt"], "Der " * 300)
         good = make_job(runs["gpt"])
         worker.submit([bad, wrong, good])
@@ -145,7 +145,7 @@ def test_failing_job_does_not_affect_others(runs):
 def test_worker_recovers_after_a_failing_step(runs, monkeypatch):
     async def scenario():
         worker = make_worker(runs["gpt"])
-        worker.start()
+        worker.thread.start()
         broken = make_job(runs["gpt"], tokens=20)
         monkeypatch.setattr(runs["gpt"].model, "step", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
         worker.submit([broken])

@@ -11,9 +11,9 @@ from regard.errors import UserError
 from regard.show.figures.curves import score_by_length, score_over_length, training_curves
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure
 from regard.show.figures.html_pages import HtmlReport, html_report
-from regard.show.figures.matrix import attention_matrix, head_matrices, matrix_text
+from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
 from regard.show.figures.style import render, save_figure, to_svg
-from regard.show.figures.teaching import TimingCurve, TimingPanel, layer_timing_figure, norm_figure, softmax_gradients
+from regard.show.figures.teaching import norm_figure, softmax_gradients
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
 
@@ -28,21 +28,15 @@ def svg_words(svg):
 
 FIGURES = {
     "alignment": lambda: attention_matrix(matrix(4, 5), list("abcde"), list("wxyz"), title="title", gold=[(0, 0), (1, 3)]),
-    "heads": lambda: head_matrices(np.stack([matrix(4, 5, h) for h in range(6)]), list("abcde"), list("wxyz"), title="layer 1"),
+    "heads": lambda: matrix_grid(
+        np.stack([matrix(4, 5, h) for h in range(6)]),
+        list("abcde"),
+        list("wxyz"),
+        [f"head {head + 1}" for head in range(6)],
+        title="layer 1",
+    ),
     "training": lambda: training_curves(
         [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "valid_loss": 2.5, "valid_bleu": 10.0}]
-    ),
-    "complexity": lambda: layer_timing_figure(
-        [
-            TimingPanel(
-                "longer sequences",
-                "n",
-                {
-                    "one": TimingCurve([2, 4], [1e-3, 3e-3], [2e-3, 4e-3], [3e-3, 5e-3], [8, 16]),
-                    "two": TimingCurve([2, 4], [1e-4, 3e-4], [2e-4, 4e-4], [3e-4, 5e-4], [4, 16]),
-                },
-            )
-        ]
     ),
     "steps": lambda: halting_figure(
         [HaltingColumn("source", ["a", "$x^2$"], [1, 3], 4), HaltingColumn("output", ["<b>", "", "c"], [0, 2, 3], 3)]
@@ -146,8 +140,7 @@ def test_report_page_escapes_all_text_and_loads_nothing():
             title=nasty,
             summary=nasty,
             facts=[(nasty, nasty)],
-            tables=[(nasty, [nasty], [[nasty]])],
-            scores=[(nasty, nasty, "1", "0 – 2", nasty)],
+            tables=[(nasty, [nasty], [[nasty]]), ("Scores", ["set", "signature"], [[nasty, nasty], [nasty, nasty]])],
             notes=[nasty],
             examples=[(nasty, nasty, nasty + "!")],
             commands=[nasty],

@@ -145,7 +145,7 @@ def test_batched_embeddings_equal_one_by_one(run, image_files):
 def test_zero_shot_classification_accuracy(run, image_files):
     labelled = ImageExamples(
         [np.asarray(Image.open(file)) for file in image_files],
-        "mine",
+        name="mine",
         label=["red above blue", "blue above red", "white above black", "green above yellow"],
     )
     result = run.zero_shot(labelled)

@@ -14,8 +14,7 @@ from regard.recipe import OptimizerSettings as OptimizerSettings
 from regard.recipe import Regularization, ScheduleSettings
 from regard.training.average import MovingAverage, average_weights
 from regard.training.losses import CrossEntropy, SpanLoss, nll, sequence_log_probs, symmetric_kl
-from regard.training.optimizer import CombinedOptimizer, Muon, layer_depths
-from regard.training.schedule import learning_rate_factor
+from regard.training.optimizer import CombinedOptimizer, Muon, layer_depths, learning_rate_factor
 
 KINDS = ["inverse-sqrt", "cosine", "trapezoid", "constant"]
 

@@ -17,7 +17,6 @@ from regard.worlds.bilingual import (
     equal_except_pronouns,
     generate,
     iterate_sentences,
-    pronoun_accuracy,
     pronoun_baselines,
     pronouns_correct,
     sentence_text,
@@ -219,7 +218,7 @@ def test_simple_baselines_do_not_find_the_antecedent(level, split):
     assert max(scores.values()) <= 0.45, scores
 
 
-def test_pronoun_accuracy_compares_the_sequence_of_pronouns(pairs):
+def test_pronouns_are_correct_if_their_sequence_is(pairs):
     pair = next(pair for pair in pairs if pair.pronouns)
     form = pair.pronouns[0].form
     other = "sie" if form != "sie" else "es"
@@ -228,8 +227,6 @@ def test_pronoun_accuracy_compares_the_sequence_of_pronouns(pairs):
     assert not pronouns_correct(pair, "") and not pronouns_correct(pair, f"{form} {form}")
     assert equal_except_pronouns(pair.target, re.sub(rf"\b{form}\b", other, pair.target))
     assert not equal_except_pronouns(pair.target, pair.target.split(maxsplit=1)[1])
-    right, total = pronoun_accuracy(pairs, [pair.target for pair in pairs])
-    assert right == total == sum(bool(pair.pronouns) for pair in pairs)
 
 
 def test_er_sie_es_ihn_translate_nothing_but_it(pairs):

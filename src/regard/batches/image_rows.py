@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,28 +12,47 @@ from torch import Tensor
 from regard import rng
 from regard.batches.augment import sample_augmentation
 from regard.batches.batch import Batch, Transform
-from regard.batches.image_store import Pixels, pixel_digest, with_pixels
+from regard.batches.image_store import Pixels, pixel_digest, take_pixels
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, decoder_inputs, decoder_labels, encoder_inputs
 from regard.batches.token_store import TokenStore
 from regard.corpus.decode_image import ImageTransform
 from regard.corpus.examples import ImageExamples
 from regard.files import cached_folder
+from regard.recipe import AugmentSettings
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
-
-if TYPE_CHECKING:
-    from regard.recipe import AugmentSettings
 
 CODES_LAYOUT = 1
 
 
-def _augmentation(
-    settings: "AugmentSettings | None", pixels: Pixels, rows: np.ndarray, seed: int, epoch: int
-) -> Transform | None:
-    """Return the augmentation of these rows in this epoch, if there is any."""
-    if settings is None:
-        return None
-    return sample_augmentation(settings, rows, (pixels.shape[1], pixels.shape[2]), seed, epoch)
+@dataclass(frozen=True)
+class GatherPixels:
+    """Replace image numbers by the images on the device, and transform them."""
+
+    pixels: Tensor
+    transform: Transform | None
+
+    def __call__(self, batch: Batch) -> Batch:
+        images = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
+        gathered = replace(batch, inputs={**batch.inputs, "pixels": images})
+        return gathered if self.transform is None else self.transform(gathered)
+
+
+def with_pixels(
+    batch: Batch, pixels: Pixels, images: np.ndarray, augment: AugmentSettings | None, seed: int, epoch: int
+) -> Batch:
+    """Add images to a batch's inputs, to be augmented on their device.
+
+    Images that are on a device already are gathered later, by the thread that computes with them: what another thread launches
+    there runs in an order of its own.
+    """
+    size = (pixels.shape[1], pixels.shape[2])
+    transform = None if augment is None else sample_augmentation(augment, batch.rows, size, seed, epoch)
+    if isinstance(pixels, Tensor):
+        return replace(
+            batch, inputs={"pixels": torch.from_numpy(images), **batch.inputs}, transform=GatherPixels(pixels, transform)
+        )
+    return replace(batch, inputs={"pixels": take_pixels(pixels, images), **batch.inputs}, transform=transform)
 
 
 @dataclass
@@ -45,7 +63,7 @@ class ImageClassificationRows(Rows):
     classes: np.ndarray  # (N,)
     positions: int
     """Positions that an image takes in the model."""
-    augment: "AugmentSettings | None" = None
+    augment: AugmentSettings | None = None
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -55,14 +73,11 @@ class ImageClassificationRows(Rows):
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         batch = Batch({}, torch.from_numpy(self.classes[rows]), rows)
-        return with_pixels(batch, self.pixels, rows, _augmentation(self.augment, self.pixels, rows, seed, epoch))
-
-    def deterministic(self) -> "ImageClassificationRows":
-        return replace(self, augment=None)
+        return with_pixels(batch, self.pixels, rows, self.augment, seed, epoch)
 
 
 @dataclass
-class CaptionRows:
+class CaptionRows(Rows):
     """Images and their captions, of which a decoder predicts the next token. A row has one image and several captions; each epoch
     uses one of them."""
 
@@ -74,7 +89,7 @@ class CaptionRows:
     positions: int
     """Positions that a row takes, which batches are filled by."""
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS
-    augment: "AugmentSettings | None" = None
+    augment: AugmentSettings | None = None
 
     @staticmethod
     def from_counts(
@@ -84,7 +99,7 @@ class CaptionRows:
         *,
         positions: int,
         special_tokens: SpecialTokens,
-        augment: "AugmentSettings | None" = None,
+        augment: AugmentSettings | None = None,
         row_per_caption: bool = False,
     ) -> "CaptionRows":
         """Build a row for every image, or for each of its captions, from the number of captions of each image."""
@@ -100,7 +115,9 @@ class CaptionRows:
 
     def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         """Return the caption of each row that this epoch uses."""
-        return self.first[rows] + (rng.hash64(seed, epoch, rows) % self.number[rows].astype(np.uint64)).astype(np.int64)
+        number = self.number[rows].astype(np.uint64)
+        chosen: np.ndarray = self.first[rows] + (rng.hash64(seed, epoch, rows) % number).astype(np.int64)
+        return chosen
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         captions = self.captions.lengths(seed, epoch)[self.chosen_captions(np.arange(len(self)), seed, epoch)] + 1
@@ -110,7 +127,7 @@ class CaptionRows:
         caption = self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch)
         inputs = {"target": decoder_inputs(caption, self.special_tokens)}
         batch = Batch(inputs, decoder_labels(caption, self.special_tokens), rows)
-        return with_pixels(batch, self.pixels, self.images[rows], _augmentation(self.augment, self.pixels, rows, seed, epoch))
+        return with_pixels(batch, self.pixels, self.images[rows], self.augment, seed, epoch)
 
     def deterministic(self) -> "CaptionRows":
         """Return the longest caption of each image, without BPE-dropout and augmentation."""
@@ -137,7 +154,7 @@ class ImageTextRows(Rows):
     """Positions that a pair takes; the same for all, so that a batch is drawn from all pairs: if captions of similar lengths were
     grouped, what their length tells would never be learned."""
     special_tokens: SpecialTokens
-    augment: "AugmentSettings | None" = None
+    augment: AugmentSettings | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -148,15 +165,14 @@ class ImageTextRows(Rows):
     def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
         """Return the caption, among those of all images, that each image has in this epoch."""
         number = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.uint64)
-        return self.offsets[rows] + ((rng.hash64(seed, rows) % number + np.uint64(epoch)) % number).astype(np.int64)
+        turn = (rng.hash64(seed, rows) % number + np.uint64(epoch)) % number
+        chosen: np.ndarray = self.offsets[rows] + turn.astype(np.int64)
+        return chosen
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = encoder_inputs(self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch), self.special_tokens)
         batch = Batch(text, torch.arange(len(rows)), rows)
-        return with_pixels(batch, self.pixels, rows, _augmentation(self.augment, self.pixels, rows, seed, epoch))
-
-    def deterministic(self) -> "ImageTextRows":
-        return replace(self, captions=self.captions.deterministic(), augment=None)
+        return with_pixels(batch, self.pixels, rows, self.augment, seed, epoch)
 
 
 @dataclass
@@ -216,4 +232,5 @@ def open_image_codes(
 
     key = f"codes {CODES_LAYOUT} {model_digest} {pixel_digest(examples, transform)}"
     folder = cached_folder(hashlib.sha256(key.encode()).hexdigest()[:32], build)
-    return np.load(folder / "codes.npy", mmap_mode="r")
+    codes: np.ndarray = np.load(folder / "codes.npy", mmap_mode="r")
+    return codes

@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import PIL
 import torch
 from torch import Tensor
 
-from regard.batches.batch import Batch, Transform, to_device
+from regard.batches.batch import to_device
 from regard.corpus.decode_image import ImageTransform, load_pixels
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
@@ -44,7 +43,8 @@ def open_pixel_store(examples: ImageExamples, transform: ImageTransform, *, work
         pixels.flush()
         return {"layout": LAYOUT, "rows": len(examples)}
 
-    return np.load(cached_folder(pixel_digest(examples, transform), build) / FILE, mmap_mode="r")
+    pixels: np.ndarray = np.load(cached_folder(pixel_digest(examples, transform), build) / FILE, mmap_mode="r")
+    return pixels
 
 
 def decode_images(
@@ -100,32 +100,6 @@ def move_to_device_if_fits(pixels: np.ndarray, device: torch.device) -> Pixels:
     for start in range(0, len(pixels), 4096):
         on_device[start : start + 4096] = torch.from_numpy(np.array(pixels[start : start + 4096])).to(device)
     return on_device
-
-
-def with_pixels(batch: Batch, pixels: Pixels, rows: np.ndarray, transform: Transform | None) -> Batch:
-    """Add images to a batch's inputs, to be transformed on their device.
-
-    Images that are on a device already are gathered later, by the thread that computes with them: what another thread launches
-    there runs in an order of its own.
-    """
-    if isinstance(pixels, Tensor):
-        return replace(
-            batch, inputs={"pixels": torch.from_numpy(rows), **batch.inputs}, transform=GatherPixels(pixels, transform)
-        )
-    return replace(batch, inputs={"pixels": take_pixels(pixels, rows), **batch.inputs}, transform=transform)
-
-
-@dataclass(frozen=True)
-class GatherPixels:
-    """Replace image numbers by the images on the device, and transform them."""
-
-    pixels: Tensor
-    transform: Transform | None
-
-    def __call__(self, batch: Batch) -> Batch:
-        images = self.pixels[batch.inputs["pixels"]].permute(0, 3, 1, 2)  # (B, 3, H, W)
-        gathered = replace(batch, inputs={**batch.inputs, "pixels": images})
-        return gathered if self.transform is None else self.transform(gathered)
 
 
 def take_pixels(pixels: Pixels, rows: np.ndarray) -> Tensor:

@@ -5,7 +5,6 @@ its row (`Mask.documents`), and positions start anew in each, so that a packed t
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,18 +17,23 @@ from regard.tokens.special_tokens import PAD
 PACKING_STREAM = 11
 
 
-class UnpaddedRows(Rows, Protocol):
+@dataclass
+class UnpaddedRows(Rows):
     """Rows that are available before padding, to be chunked or packed."""
 
     def ragged(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
-        """Return the input ids and the labels of some rows."""
-        ...
+        """Return the input ids and the labels of some rows, with special tokens."""
+        raise NotImplementedError
 
-    def to_batch(self, inputs: Ragged, labels: Ragged, rows: np.ndarray) -> Batch: ...
+    def to_batch(self, inputs: Ragged, labels: Ragged, rows: np.ndarray) -> Batch:
+        raise NotImplementedError
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        return self.to_batch(*self.ragged(rows, seed, epoch), rows)
 
 
 @dataclass
-class LanguageModelRows(TextRows):
+class LanguageModelRows(TextRows, UnpaddedRows):
     """Texts of which a decoder predicts the next token."""
 
     @property
@@ -44,15 +48,12 @@ class LanguageModelRows(TextRows):
         target = torch.from_numpy(inputs.to_padded(pad=PAD))
         return Batch({"target": target}, torch.from_numpy(labels.to_padded(pad=IGNORE_INDEX)), rows)
 
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return self.to_batch(*self.ragged(rows, seed, epoch), rows)
-
     def split(self, max_length: int) -> "ChunkedRows":
         return ChunkedRows(self, max_length)
 
 
 @dataclass
-class ChunkedRows:
+class ChunkedRows(UnpaddedRows):
     """Texts cut into chunks of at most `max_length` positions. A chunk starts where the one before it ended and sees nothing of
     it; every token is predicted once."""
 
@@ -82,18 +83,12 @@ class ChunkedRows:
     def to_batch(self, inputs: Ragged, labels: Ragged, rows: np.ndarray) -> Batch:
         return self.texts.to_batch(inputs, labels, rows)
 
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return self.to_batch(*self.ragged(rows, seed, epoch), rows)
-
-    def deterministic(self) -> "ChunkedRows":
-        return replace(self, texts=self.texts.deterministic())
-
     def truncate(self, max_length: int) -> "ChunkedRows":
         return replace(self, max_length=min(self.max_length, max_length))
 
 
 @dataclass
-class PackedRows:
+class PackedRows(Rows):
     """Rows of at most `row_length` positions, each packed with whole texts."""
 
     texts: UnpaddedRows
@@ -121,9 +116,6 @@ class PackedRows:
         batch = self.texts.to_batch(Ragged(inputs.flat, offsets), Ragged(labels.flat, offsets), rows)
         documents = Ragged(np.repeat(numbers, inputs.lengths), offsets).to_padded(pad=0)
         return replace(batch, inputs={**batch.inputs, "documents": torch.from_numpy(documents)})
-
-    def deterministic(self) -> "PackedRows":
-        return PackedRows(self.texts.deterministic(), self.row_length)
 
     def truncate(self, max_length: int) -> "PackedRows":
         return PackedRows(self.texts.truncate(max_length), min(self.row_length, max_length))

@@ -2,28 +2,26 @@
 epoch)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from regard import rng
 from regard.batches.batch import IGNORE_INDEX, Batch
+from regard.batches.language_rows import UnpaddedRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TextRows, encoder_pair_inputs
+from regard.recipe import Masking
 from regard.tokens.special_tokens import PAD
-
-if TYPE_CHECKING:
-    from regard.recipe import Masking
 
 CHOICE_STREAM, CORRUPTION_STREAM, RANDOM_TOKEN_STREAM, NEXT_TEXT_STREAM, OTHER_TEXT_STREAM = range(5)
 
 
 @dataclass
-class MaskedRows(TextRows):
+class MaskedRows(TextRows, UnpaddedRows):
     """Texts with masked tokens, which an encoder predicts."""
 
-    masking: "Masking"
+    masking: Masking
     mask_id: int
     vocabulary_size: int
     word_starts: np.ndarray | None = None
@@ -47,7 +45,6 @@ class MaskedRows(TextRows):
         return Ragged(inputs, positions.offsets), Ragged(labels, positions.offsets)
 
     def ragged(self, rows: np.ndarray, seed: int, epoch: int) -> tuple[Ragged, Ragged]:
-        """Return the input ids and the labels of some rows, with special tokens."""
         inputs, labels = self.mask(rows, seed, epoch, self.text.max_length)
         prefix, suffix = self.special_tokens.prefix, self.special_tokens.suffix
         return inputs.surround(prefix, suffix), labels.surround([IGNORE_INDEX] * len(prefix), [IGNORE_INDEX] * len(suffix))
@@ -55,9 +52,6 @@ class MaskedRows(TextRows):
     def to_batch(self, inputs: Ragged, labels: Ragged, rows: np.ndarray) -> Batch:
         tensors = {"source": torch.from_numpy(inputs.to_padded(pad=PAD)), "lengths": torch.from_numpy(inputs.lengths)}
         return Batch(tensors, torch.from_numpy(labels.to_padded(pad=IGNORE_INDEX)), rows)
-
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        return self.to_batch(*self.ragged(rows, seed, epoch), rows)
 
 
 @dataclass

@@ -12,7 +12,7 @@ MIXTURE_STREAM = 13
 
 
 @dataclass
-class MixtureRows:
+class MixtureRows(Rows):
     """The examples of every task that an epoch reads, task after task. A task continues in the next epoch where it stopped in
     this one, so that all its examples are read before one is read again."""
 
@@ -67,4 +67,4 @@ def examples_per_epoch(
     weight · min(size, limit)^(1/T), and at least one."""
     limited = np.minimum(np.array(sizes, np.float64), limit or np.inf)
     rates = np.array(weights) * limited ** (1 / temperature)
-    return np.maximum(1, np.rint(sum(sizes) * rates / rates.sum())).astype(int).tolist()
+    return [max(1, round(examples)) for examples in sum(sizes) * rates / rates.sum()]

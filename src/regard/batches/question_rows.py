@@ -47,8 +47,8 @@ class QuestionRows(Rows):
 
     def context_starts(self, rows: np.ndarray) -> np.ndarray:
         """Return the position in its row at which each window's context starts."""
-        question_lengths = self.question.lengths[self.question_of_window[rows]]
-        return len(self.special_tokens.prefix) + question_lengths + len(self.special_tokens.separator)
+        question: np.ndarray = self.question.lengths[self.question_of_window[rows]]
+        return question + (len(self.special_tokens.prefix) + len(self.special_tokens.separator))
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         positions = self._context_positions(rows)

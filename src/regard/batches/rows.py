@@ -5,9 +5,9 @@ Also the limit on lengths: `training_rows` and `evaluation_rows` refuse, drop, t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import wraps
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,39 +20,42 @@ from regard.errors import UserError
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
 ExamplesType = TypeVar("ExamplesType", bound=Examples)
+Owner = TypeVar("Owner")
 Result = TypeVar("Result")
 
 
-class Rows(Protocol):
-    """What `Batches` needs. Every random choice is a pure function of (seed, epoch, row).
+@dataclass
+class Rows:
+    """What `Batches` needs. Every random choice is a pure function of (seed, epoch, row)."""
 
-    Classes of rows without random choices, or of fixed length, inherit `deterministic` or `truncate` from here.
-    """
-
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         """Return the length of each row on each of its sides (source and target), special tokens included."""
-        ...
+        raise NotImplementedError
 
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch: ...
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        raise NotImplementedError
 
     def deterministic(self) -> Self:
-        """Return the same examples without BPE-dropout and augmentation."""
-        return self
+        """Return the same examples without BPE-dropout (of the fields that are token stores or other rows) and augmentation."""
+        values: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
+        plain = {name: value.deterministic() for name, value in values.items() if isinstance(value, TokenStore | Rows)}
+        return replace(self, **plain, **({"augment": None} if "augment" in values else {}))
 
     def truncate(self, max_length: int) -> Self:
-        """Return the same examples, truncated to so many positions."""
+        """Return the same examples, truncated to so many positions; rows of a fixed length stay as they are."""
         return self
 
 
-def cache_per_epoch(method: Callable[[Any, int, int], Result]) -> Callable[[Any, int, int], Result]:
+def cache_per_epoch(method: Callable[[Owner, int, int], Result]) -> Callable[[Owner, int, int], Result]:
     """Decorate a method of (seed, epoch) to remember its last result. Threads may compute it at once: the result is the same."""
     key = f"last {method.__name__}"
 
     @wraps(method)
-    def cached(self: Any, seed: int, epoch: int) -> Result:
-        last = self.__dict__.get(key)
+    def cached(self: Owner, seed: int, epoch: int) -> Result:
+        last: tuple[tuple[int, int], Result] | None = self.__dict__.get(key)
         if last is None or last[0] != (seed, epoch):
             last = self.__dict__[key] = (seed, epoch), method(self, seed, epoch)
         return last[1]
@@ -61,7 +64,7 @@ def cache_per_epoch(method: Callable[[Any, int, int], Result]) -> Callable[[Any,
 
 
 @dataclass
-class TranslationRows:
+class TranslationRows(Rows):
     """Sentence pairs: an encoder reads the source, a decoder predicts the next target token."""
 
     source: TokenStore
@@ -79,16 +82,13 @@ class TranslationRows:
         inputs = {**encoder_inputs(source, self.special_tokens), "target": decoder_inputs(target, self.special_tokens)}
         return Batch(inputs, decoder_labels(target, self.special_tokens), rows)
 
-    def deterministic(self) -> "TranslationRows":
-        return replace(self, source=self.source.deterministic(), target=self.target.deterministic())
-
     def truncate(self, max_length: int) -> "TranslationRows":
         source = replace(self.source, max_length=max_length - self.special_tokens.num_added)
         return replace(self, source=source, target=replace(self.target, max_length=max_length - 1))
 
 
 @dataclass
-class TextRows:
+class TextRows(Rows):
     """Rows of one text between special tokens."""
 
     text: TokenStore
@@ -105,15 +105,12 @@ class TextRows:
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
         return [self.text.lengths(seed, epoch) + self.num_added]
 
-    def deterministic(self) -> Self:
-        return replace(self, text=self.text.deterministic())
-
     def truncate(self, max_length: int) -> Self:
         return replace(self, text=replace(self.text, max_length=max_length - self.num_added))
 
     def split(self, max_length: int) -> Rows:
         """Return the same texts, long ones split into several of at most so many positions."""
-        return cast(Rows, replace(self, text=self.text.split(max_length - self.num_added)))
+        return replace(self, text=self.text.split(max_length - self.num_added))
 
 
 @dataclass
@@ -143,7 +140,7 @@ class ClassificationRows(TextRows):
 
 
 @dataclass
-class PairClassificationRows:
+class PairClassificationRows(Rows):
     """Pairs of texts and their classes. Each text may take half of the positions."""
 
     first: TokenStore
@@ -162,9 +159,6 @@ class PairClassificationRows:
         first, second = self.first.take(rows, seed, epoch), self.second.take(rows, seed, epoch)
         inputs = encoder_pair_inputs(first, second, self.special_tokens)
         return Batch(inputs, torch.from_numpy(self.classes[rows]), rows)
-
-    def deterministic(self) -> "PairClassificationRows":
-        return replace(self, first=self.first.deterministic(), second=self.second.deterministic())
 
     def truncate(self, max_length: int) -> "PairClassificationRows":
         half = (max_length - self.special_tokens.num_added_to_pair) // 2
@@ -235,9 +229,13 @@ def training_rows(
 ) -> tuple[Rows, int]:
     """Return the training examples that fit, and how many were dropped, truncated or split."""
     rows = encode(examples)
-    overlong = _find_overlong(rows, max_length)
+    lengths = np.max(rows.deterministic().lengths(0, 0), axis=0)  # of the longest side, EOS included
+    overlong = np.flatnonzero(lengths > max_length)
     if len(overlong) and too_long == "error":
-        raise _too_long_error(examples, rows, int(overlong[0]), max_length)
+        raise UserError(
+            f"{examples.where(int(overlong[0]))} is {lengths[overlong[0]]} tokens long, more than model.max_length = "
+            f"{max_length}; raise it, or set data.too_long = 'drop' or 'truncate'"
+        )
     if too_long == "split" and isinstance(rows, TextRows):
         return rows.split(max_length), len(overlong)
     if len(overlong) and too_long == "drop":
@@ -250,26 +248,4 @@ def training_rows(
 
 def evaluation_rows(examples: ExamplesType, encode: Callable[[ExamplesType], Rows], *, max_length: int, too_long: str) -> Rows:
     """Return the examples to score: none may be dropped, so that long ones are refused, truncated or split."""
-    rows = encode(examples)
-    if too_long == "split" and isinstance(rows, TextRows):
-        return rows.split(max_length)
-    overlong = _find_overlong(rows, max_length)
-    if len(overlong) and too_long == "error":
-        raise _too_long_error(examples, rows, int(overlong[0]), max_length)
-    return rows.truncate(max_length)
-
-
-def _find_overlong(rows: Rows, max_length: int) -> np.ndarray:
-    return np.flatnonzero(_longest_side(rows) > max_length)
-
-
-def _longest_side(rows: Rows) -> np.ndarray:
-    """Return the length of the longest side of each row, EOS included."""
-    return np.max(rows.deterministic().lengths(0, 0), axis=0)
-
-
-def _too_long_error(examples: Examples, rows: Rows, index: int, max_length: int) -> UserError:
-    return UserError(
-        f"{examples.where(index)} is {_longest_side(rows)[index]} tokens long, more than model.max_length = {max_length}; "
-        "raise it, or set data.too_long = 'drop' or 'truncate'"
-    )
+    return training_rows(examples, encode, max_length=max_length, too_long="truncate" if too_long == "drop" else too_long)[0]

@@ -4,16 +4,13 @@ Deviation: a text may start with a span and end without one, so that every posit
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.batches.batch import Batch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TextRows, decoder_inputs, decoder_labels, encoder_inputs
-
-if TYPE_CHECKING:
-    from regard.recipe import SpanCorruption
+from regard.recipe import SpanCorruption
 
 SPAN_STREAM = 7
 
@@ -22,7 +19,7 @@ SPAN_STREAM = 7
 class SpanCorruptionRows(TextRows):
     """Texts with spans replaced by sentinels; the target is every sentinel followed by its span, and one more sentinel."""
 
-    corruption: "SpanCorruption"
+    corruption: SpanCorruption
     sentinels: range
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
@@ -43,7 +40,7 @@ class SpanCorruptionRows(TextRows):
         return Batch(inputs, decoder_labels(target, self.special_tokens), rows)
 
 
-def span_counts(length: int, corruption: "SpanCorruption", max_spans: int) -> tuple[int, int]:
+def span_counts(length: int, corruption: SpanCorruption, max_spans: int) -> tuple[int, int]:
     """Return how many tokens of a text are cut out, and in how many spans; at least one token stays."""
     if length < 2:
         return 0, 0
@@ -53,7 +50,7 @@ def span_counts(length: int, corruption: "SpanCorruption", max_spans: int) -> tu
 
 
 def corrupt_spans(
-    ids: list[int], corruption: "SpanCorruption", sentinels: range, rng: np.random.Generator
+    ids: list[int], corruption: SpanCorruption, sentinels: range, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
     """Return the source and the target of a text. The lengths of the spans, and of the gaps before, between and after them, are
     drawn uniformly; the first and the last gap may be empty."""
@@ -76,4 +73,4 @@ def random_partition(total: int, parts: int, rng: np.random.Generator) -> list[i
     if parts == 0:
         return []
     ends = np.sort(rng.permutation(total - 1)[: parts - 1]) + 1
-    return np.diff([0, *ends, total]).tolist()
+    return [int(length) for length in np.diff([0, *ends, total])]

@@ -36,10 +36,11 @@ class TokenStore:
     def lengths(self, seed: int, epoch: int) -> np.ndarray:
         """Return the length of every text, as this epoch segments it."""
         if self.words is None or self.variants is None:
-            return np.minimum(self.ids.lengths, self.max_length)
+            return self.ids.lengths.clip(max=self.max_length)
         chosen = self._choose_variants(np.arange(len(self.words.flat)), seed, epoch)
         sums = np.concatenate([[0], np.cumsum(self.variants.lengths[chosen])])
-        return np.minimum(np.diff(sums[self.words.offsets]), self.max_length)
+        lengths: np.ndarray = np.diff(sums[self.words.offsets])
+        return lengths.clip(max=self.max_length)
 
     def take(self, rows: np.ndarray, seed: int, epoch: int) -> Ragged:
         """Return the ids of some texts, as this epoch segments them."""
@@ -63,7 +64,8 @@ class TokenStore:
         assert self.words is not None and self.variant_offsets is not None
         word = self.words.flat[positions]
         first, number = self.variant_offsets[word], self.variant_offsets[word + 1] - self.variant_offsets[word]
-        return first + (rng.hash64(seed, epoch, positions) % number.astype(np.uint64)).astype(np.int64)
+        chosen: np.ndarray = first + (rng.hash64(seed, epoch, positions) % number.astype(np.uint64)).astype(np.int64)
+        return chosen
 
 
 def open_token_store(lines: Sequence[str], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0, seed: int = 0) -> TokenStore:

@@ -82,6 +82,13 @@ def _options(
     """Train, use and inspect attention models."""
 
 
+def refuse(*problems: tuple[bool, str]) -> None:
+    """Refuse a combination of options: raise the message of the first problem that holds."""
+    for holds, message in problems:
+        if holds:
+            raise UserError(message)
+
+
 def load_for(
     verb: str, run: Path, device: str, task: str | None = None, *, precision: str | None = None, engine: str = "regard"
 ) -> Any:

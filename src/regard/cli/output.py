@@ -2,25 +2,33 @@
 
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.tasks.base import EvaluationResult
+    from regard.tasks.language import GeneratedText, TextStream
+    from regard.tasks.translate import Translation
 
 
-def print_json(**values: Any) -> None:
+def print_json(**values: object) -> None:
     """Print one JSON object on a line."""
     print(json.dumps(values, ensure_ascii=False))
 
 
-def print_texts(texts: list[Any], as_json: bool) -> None:
+def print_item(as_json: bool, shown: str, **values: object) -> None:
+    """Print a result: as one JSON object on a line, or as it is shown to a person."""
+    print(json.dumps(values, ensure_ascii=False) if as_json else shown)
+
+
+def print_texts(texts: "Sequence[GeneratedText | Translation]", as_json: bool) -> None:
     """Print generated texts, one per line."""
     for found in texts:
-        if as_json:
-            print_json(text=found.text, score=round(found.score, 6))
-        else:
-            print(found.text)
+        print_item(as_json, found.text, text=found.text, score=round(found.score, 6))
     sys.stdout.flush()
 
 
-def print_stream(stream: Any, as_json: bool) -> None:
+def print_stream(stream: "TextStream", as_json: bool) -> None:
     """Print a text while it is generated, and always end with a newline."""
     if as_json:
         for piece in stream:
@@ -36,7 +44,7 @@ def print_stream(stream: Any, as_json: bool) -> None:
         print(flush=True)
 
 
-def print_results(results: list[Any]) -> None:
+def print_results(results: "list[EvaluationResult]") -> None:
     """Print the scores of every test set as a table, with its notes."""
     for result in results:
         rows = []

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Device, Set, app
-from regard.cli.output import print_json
+from regard.cli.options import AsJson, Device, Set, app, refuse
+from regard.cli.output import print_item, print_json
 from regard.errors import UserError
 
 
@@ -44,14 +44,21 @@ def plan(
 
     from regard import plan as planning
 
-    if what is None and not costs and not layers:
-        raise UserError("nothing to plan: give a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs")
-    if layers and what is not None:
-        raise UserError(f"--layers compares layer types and does not apply to {what!r}: give one or the other")
-    if gpus is not None and (layers or costs):
-        raise UserError(f"--gpus {gpus} applies to a recipe or a preset: leave out --layers and --costs")
-    if out is not None and not layers:
-        raise UserError(f"--out {out}: only --layers draws a figure")
+    refuse(
+        (
+            what is None and not costs and not layers,
+            "nothing to plan: give a recipe, a preset (tiny, small, base, big), `block`, --layers, or --costs",
+        ),
+        (
+            layers and what is not None,
+            f"--layers compares layer types and does not apply to {what!r}: give one or the other",
+        ),
+        (
+            gpus is not None and (layers or costs),
+            f"--gpus {gpus} applies to a recipe or a preset: leave out --layers and --costs",
+        ),
+        (out is not None and not layers, f"--out {out}: only --layers draws a figure"),
+    )
     found: Any
     if layers:
         from regard.studies.layer_timing import time_layer_types
@@ -59,7 +66,7 @@ def plan(
         found = time_layer_types(device, out)
     elif costs:
         folders = run or sorted(path.parent for path in Path("runs").glob("*/recipe.toml"))
-        found = planning.compare_costs(planning.run_costs(folders))
+        found = planning.CostTable(planning.run_costs(folders))
     else:
         found = planning.plan(str(what), set_ or [], gpus=gpus)
         if measure:
@@ -107,10 +114,7 @@ def convert(
     from regard.run.convert import convert as write
 
     proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
-    if as_json:
-        print_json(folder=str(out), **(proof.to_json() if proof else {}))
-    else:
-        print(f"wrote {out}")
+    print_item(as_json, f"wrote {out}", folder=str(out), **(proof.to_json() if proof else {}))
     if proof is None:
         return
     for line in [] if as_json else [f"compared with {proof.against}", *proof.lines()]:

@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, app, load_for, with_task_prefix
+from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, app, load_for, refuse, with_task_prefix
 from regard.cli.output import print_json, print_table
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.show.selection import ViewSelection
 
 
 @app.command()
@@ -64,12 +67,9 @@ def show(
     Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
     of a beam search; or the halting steps of each token.
     """
-    from regard.show.attention import check_output_path, show_alignment, show_attention, show_positions
-    from regard.show.beam import show_beam_tree
-    from regard.show.generation import show_generation
+    from regard.run.load import load
+    from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.halting import show_halting_steps
-    from regard.show.image_attention import reads_image, show_image_attention
-    from regard.show.neurons import show_neurons
     from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 
     plain = view is None and kind is None and token is None and save is None  # the alignment of a translation, where there is one
@@ -78,42 +78,65 @@ def show(
     if positions:
         if out is None:
             raise UserError("--positions draws a figure: add --out a.svg")
-        from regard.run.load import load
-
         print(show_positions(None if run is None else load(run, device=device), out))
         return
     if run is None:
         raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
     choice = ViewSelection(view or ("heads" if heads else "matrix"), kind, layer, head, token)
+    needs_run = choice.view in VIEWS_THAT_RUN
+    refuse(
+        (
+            is_record and bool(text is not None or halting or task),
+            f"{run} is a recorded attention file: leave out the text, --halting and --task",
+        ),
+        (is_record and needs_run, f"{run} holds attention weights only; --view {choice.view} needs the run and the text"),
+        (not is_record and text is None, "no text to show: regard show RUN TEXT"),
+        (save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
+        (
+            halting and bool(heads or layer or head),
+            "--halting counts the steps of tokens, not of heads: leave out --layer, --head and --heads",
+        ),
+    )
     if is_record:
-        if text is not None or halting or task:
-            raise UserError(f"{run} is a recorded attention file: leave out the text, --halting and --task")
-        if choice.view in VIEWS_THAT_RUN:
-            raise UserError(f"{run} holds attention weights only; --view {choice.view} needs the run and the text")
         print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
         return
-    if text is None:
-        raise UserError("no text to show: regard show RUN TEXT")
-    if save is not None and choice.view in VIEWS_THAT_RUN:
-        raise UserError(f"--save does not apply to --view {choice.view}; leave it out")
     opened = load_for("align" if halting or choice.view == "beam" else "show", run, device, task)
-    (text,) = with_task_prefix(opened, [text], task)
+    (text,) = with_task_prefix(opened, [str(text)], task)
     if halting:
-        if heads or layer or head:
-            raise UserError("--halting counts the steps of tokens, not of heads: leave out --layer, --head and --heads")
         print(show_halting_steps(opened, text, out=out, terminal=terminal))
-    elif choice.view == "neurons":
-        print(show_neurons(opened, text, choice, out=out, terminal=terminal))
-    elif choice.view == "steps":
-        print(show_generation(opened, text, choice, max_tokens=max_tokens, out=out, terminal=terminal))
-    elif choice.view == "beam":
-        print(show_beam_tree(opened, text, out=out, terminal=terminal))
-    elif plain and opened.task.explains == "translation":
-        print(show_alignment(opened, text, choice, out=out, terminal=terminal))
-    elif plain and not terminal and out is not None and reads_image(opened, text):
-        print(show_image_attention(opened, text, choice, out))
-    else:
-        print(show_attention(opened, text, choice, out=out, terminal=terminal, keep=save))
+        return
+    print(_draw_view(opened, text, choice, plain=plain, max_tokens=max_tokens, out=out, terminal=terminal, save=save))
+
+
+def _draw_view(
+    run: Any,
+    text: str,
+    choice: "ViewSelection",
+    *,
+    plain: bool,
+    max_tokens: int | None,
+    out: Path | None,
+    terminal: bool,
+    save: Path | None,
+) -> str:
+    """Draw the view of a text; if nothing is selected (`plain`), an alignment or the regions of an image where there are some."""
+    from regard.show.attention import show_alignment, show_attention
+    from regard.show.beam import show_beam_tree
+    from regard.show.generation import show_generation
+    from regard.show.image_attention import reads_image, show_image_attention
+    from regard.show.neurons import show_neurons
+
+    if choice.view == "neurons":
+        return show_neurons(run, text, choice, out=out, terminal=terminal)
+    if choice.view == "steps":
+        return show_generation(run, text, choice, max_tokens=max_tokens, out=out, terminal=terminal)
+    if choice.view == "beam":
+        return show_beam_tree(run, text, out=out, terminal=terminal)
+    if plain and run.task.explains == "translation":
+        return show_alignment(run, text, choice, out=out, terminal=terminal)
+    if plain and not terminal and out is not None and reads_image(run, text):
+        return show_image_attention(run, text, choice, out)
+    return show_attention(run, text, choice, out=out, terminal=terminal, keep=save)
 
 
 @app.command()
@@ -176,16 +199,22 @@ def explain(
     from regard.show.attention import check_output_path
     from regard.show.explanation import write_explanation
 
-    if heads and (text is not None or out is not None or against is not None):
-        raise UserError(
-            "--heads measures over many examples: leave out the text, --against and --out, and give --data or nothing"
-        )
-    if not heads and (text is None) == (data is None):
-        raise UserError("give a text or an image to explain, or --data to measure explanations over many")
-    if data is None and (reference is not None or gold is not None):
-        raise UserError("--reference and --gold go with --data FILE")
-    if data is not None and (label is not None or word is not None or fits is not None):
-        raise UserError("--class, --word and --text are for one text or image; over --data the run's own outputs are explained")
+    is_one = label is not None or word is not None or fits is not None
+    refuse(
+        (
+            heads and (text is not None or out is not None or against is not None),
+            "--heads measures over many examples: leave out the text, --against and --out, and give --data or nothing",
+        ),
+        (
+            not heads and (text is None) == (data is None),
+            "give a text or an image to explain, or --data to measure explanations over many",
+        ),
+        (data is None and (reference is not None or gold is not None), "--reference and --gold go with --data FILE"),
+        (
+            data is not None and is_one,
+            "--class, --word and --text are for one text or image; over --data the run's own outputs are explained",
+        ),
+    )
     check_output_path(out, True, pages=True)
     opened = load_for("explain", run, device, task)
     selection = OutputSelection(label, word, fits, against)

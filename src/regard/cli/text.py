@@ -1,6 +1,7 @@
 """Verbs for texts: translate, generate, fill, classify, tag, answer, embed."""
 
 import sys
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,9 +26,10 @@ from regard.cli.options import (
     app,
     load_for,
     read_batches,
+    refuse,
     with_task_prefix,
 )
-from regard.cli.output import print_json, print_stream, print_texts
+from regard.cli.output import print_item, print_stream, print_texts
 from regard.errors import UserError
 
 
@@ -43,10 +45,8 @@ def translate(
     max_tokens: MaxTokens = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best translations of each text.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature instead of searching.")] = None,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k most likely tokens only; 0 disables it.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(min=1e-6, max=1.0, help="Sample from the most likely tokens with total probability p.")
-    ] = 1.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
     seed: Seed = 0,
     task: Task = None,
     device: Device = "auto",
@@ -71,12 +71,9 @@ def translate(
             top_p=top_p,
             seed=seed,
         )
-        for translation in (one for best in translations for one in best):
-            if as_json:
-                used = {} if engine == "regard" else {"engine": translation.engine}
-                print_json(text=translation.text, score=round(translation.score, 6), **used)
-            else:
-                print(translation.text)
+        for found in (one for best in translations for one in best):
+            used = {} if engine == "regard" else {"engine": found.engine}
+            print_item(as_json, found.text, text=found.text, score=round(found.score, 6), **used)
         sys.stdout.flush()
 
 
@@ -148,16 +145,11 @@ def fill(
     opened = load_for("fill", run, device)
     for lines in read_batches(texts):
         for found in opened.fill(lines, number=number):
-            if as_json:
-                candidates = [
-                    [{"text": guess.label, "probability": round(guess.probability, 6)} for guess in mask]
-                    for mask in found.candidates
-                ]
-                print_json(text=found.text, candidates=candidates)
-            else:
-                print(found.text)
-                for mask in found.candidates:
-                    print("  " + "   ".join(f"{guess.label} {guess.probability:.3f}" for guess in mask))
+            candidates = [
+                [{"text": guess.label, "probability": round(guess.probability, 6)} for guess in mask] for mask in found.candidates
+            ]
+            shown = ["  " + "   ".join(f"{guess.label} {guess.probability:.3f}" for guess in mask) for mask in found.candidates]
+            print_item(as_json, "\n".join([found.text, *shown]), text=found.text, candidates=candidates)
 
 
 @app.command()
@@ -177,11 +169,10 @@ def classify(
     for lines in read_batches(texts):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
-                print_json(score=round(found, 6)) if as_json else print(f"{found:.4f}")
-            elif as_json:
-                print_json(label=found[0].label, probability=round(found[0].probability, 6))
-            else:
-                print(f"{found[0].label}\t{found[0].probability:.4f}")
+                print_item(as_json, f"{found:.4f}", score=round(found, 6))
+                continue
+            label, probability = found[0].label, found[0].probability
+            print_item(as_json, f"{label}\t{probability:.4f}", label=label, probability=round(probability, 6))
 
 
 @app.command()
@@ -190,10 +181,8 @@ def tag(run: RunFolder, texts: Texts = None, device: Device = "auto", as_json: A
     opened = load_for("tag", run, device)
     for lines in read_batches(texts):
         for found in opened.tag(lines):
-            if as_json:
-                print_json(tokens=found.words, labels=found.labels)
-            else:
-                print("\n".join(f"{word}\t{label}" for word, label in zip(found.words, found.labels)), end="\n\n")
+            shown = "\n".join(f"{word}\t{label}" for word, label in zip(found.words, found.labels))
+            print_item(as_json, f"{shown}\n", tokens=found.words, labels=found.labels)
 
 
 @app.command()
@@ -217,10 +206,13 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions with spans of their contexts."""
-    if (question is None) != (context is None):
-        raise UserError("--question and --context go together")
-    if question is not None and pairs:
-        raise UserError("give --question and --context, or tab-separated questions and contexts, not both")
+    refuse(
+        ((question is None) != (context is None), "--question and --context go together"),
+        (
+            question is not None and bool(pairs),
+            "give --question and --context, or tab-separated questions and contexts, not both",
+        ),
+    )
     opened = load_for("answer", run, device)
     lines = ([line.split("\t", 1) for line in lines] for lines in read_batches(pairs))
     for batch in [[[question, context]]] if question is not None and context is not None else lines:
@@ -229,10 +221,8 @@ def answer(
                 raise UserError(f"line {number} has no tab; write a question, a tab and its context")
         for candidates in opened.answers(*zip(*batch), top=top, unanswerable=unanswerable):
             for best in candidates:
-                if as_json:
-                    print_json(text=best.text, start=best.start, end=best.end, probability=round(best.probability, 6))
-                else:
-                    print(" ".join(best.text.split()))
+                values = {**asdict(best), "probability": round(best.probability, 6)}
+                print_item(as_json, " ".join(best.text.split()), **values)
 
 
 @app.command()
@@ -274,10 +264,6 @@ def embed(
     for lines in read_batches(texts):
         for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool, **options)):
             vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
-            if as_json and pool != "words":
-                print_json(text=text, vector=vectors[0])
-            elif as_json:
-                print_json(tokens=found.tokens, vectors=vectors)
-            else:
-                for token, vector in zip(found.tokens, vectors):
-                    print(token, *vector)
+            shown = "\n".join(" ".join(map(str, (token, *vector))) for token, vector in zip(found.tokens, vectors))
+            values = {"tokens": found.tokens, "vectors": vectors} if pool == "words" else {"text": text, "vector": vectors[0]}
+            print_item(as_json, shown, **values)

@@ -189,8 +189,8 @@ def compare(
             continue
         cells = [
             [
-                row["system"],
-                row["metric"],
+                str(row["system"]),
+                str(row["metric"]),
                 f"{row['score']:.1f}",
                 f"{row['ci']:.1f}",
                 "baseline" if row["p_value"] is None else f"{row['p_value']:.3f}",

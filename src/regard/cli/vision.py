@@ -6,9 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Beam, Device, Greedy, MaxTokens, RunFolder, Seed, TopK, TopP, app, load_for, read_batches
-from regard.cli.output import print_json, print_texts
-from regard.errors import UserError
+from regard.cli.options import (
+    AsJson,
+    Beam,
+    Device,
+    Greedy,
+    MaxTokens,
+    RunFolder,
+    Seed,
+    TopK,
+    TopP,
+    app,
+    load_for,
+    read_batches,
+    refuse,
+)
+from regard.cli.output import print_item, print_texts
 
 Images = Annotated[
     list[str] | None,
@@ -53,10 +66,16 @@ def draw(
     from regard.run.load import load
     from regard.show.galleries import check_png_path, sample_gallery, write_images
 
-    if gallery is not None and (text or out):
-        raise UserError("--gallery takes its texts from the run's test set: leave out the text and --out")
-    if gallery is None and (text is None or out is None):
-        raise UserError("give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set")
+    refuse(
+        (
+            gallery is not None and bool(text or out),
+            "--gallery takes its texts from the run's test set: leave out the text and --out",
+        ),
+        (
+            gallery is None and (text is None or out is None),
+            "give a text and --out a.png; or --gallery a.png, which takes its texts from the run's test set",
+        ),
+    )
     if out is not None:
         check_png_path(out)
     opened = load_for("draw", run, device)
@@ -74,7 +93,7 @@ def draw(
     assert out is not None
     (found,) = opened.draw([text], number=1 if number is None else number, **settings)
     for path, image in zip(write_images([image.image for image in found], out), found):
-        print_json(file=str(path), score=round(image.score, 6)) if as_json else print(f"{path}\t{image.score:.4f}")
+        print_item(as_json, f"{path}\t{image.score:.4f}", file=str(path), score=round(image.score, 6))
 
 
 @app.command()
@@ -100,8 +119,12 @@ def caption(
     from regard.show.galleries import caption_error_gallery
     from regard.show.image_attention import draw_caption_attention
 
-    if gallery is not None and (images or out):
-        raise UserError("--gallery takes its images from the run's test set: leave out images and --out")
+    refuse(
+        (
+            gallery is not None and bool(images or out),
+            "--gallery takes its images from the run's test set: leave out images and --out",
+        )
+    )
     if out is not None:
         figure_format(out)  # checked before a model is loaded
     opened = load_for("caption", run, device)
@@ -141,9 +164,7 @@ def match(
     choices = parse_labels(labels)
     for lines in read_batches(images):
         for path, found in zip(lines, opened.match(lines, choices, template or ["{}"])):
-            if as_json:
-                rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in found]
-                print(json.dumps(rows, ensure_ascii=False))
-            else:
-                for one in found:
-                    print(*([path] if images is None or len(images) > 1 else []), one.label, f"{one.probability:.4f}", sep="\t")
+            prefix = f"{path}\t" if images is None or len(images) > 1 else ""
+            shown = "\n".join(f"{prefix}{one.label}\t{one.probability:.4f}" for one in found)
+            rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in found]
+            print(json.dumps(rows, ensure_ascii=False) if as_json else shown)

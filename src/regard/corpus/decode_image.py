@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from regard.corpus.examples import ImageFile
 from regard.corpus.lines import printable
@@ -82,7 +82,7 @@ def decode_image(data: bytes, name: str, max_pixels: int | None = None) -> Image
         if limit is not None and pixels > limit:
             raise Image.DecompressionBombError
         return to_rgb(ImageOps.exif_transpose(opened))
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise UserError(f"{name} is not a PNG, JPEG or WebP image; convert it, or leave it out") from None
     except Image.DecompressionBombError:
         raise UserError(

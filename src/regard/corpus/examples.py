@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from regard.corpus.lines import printable
 from regard.errors import UserError
-from regard.worlds import bilingual
+from regard.worlds import bilingual, shapes
 
 MAX_IMAGE_BYTES = 2**28
 
@@ -53,34 +53,24 @@ class ImageFile:
         return data
 
 
-class Examples(Protocol):
-    """What all kinds of examples have in common."""
-
-    name: str
-    lines: list[int]
-
-    def __len__(self) -> int: ...
-    def where(self, index: int) -> str: ...
-    def select(self, indices: Sequence[int]) -> Self: ...
-    def keys(self) -> list[str]: ...
-    def texts(self) -> list[list[str]]: ...
-
-
-class ExampleList:
+@dataclass(kw_only=True)
+class Examples:
     """Examples held as lists of equal length, one list per field."""
 
-    name: str
-    lines: list[int]
+    name: str = ""
+    lines: list[int] = field(default_factory=list)
+    """The line of each example, counted from 1; 0 if none names it."""
 
     def __len__(self) -> int:
-        return len(self._first_field())
+        return len(getattr(self, next(part.name for part in fields(self) if not part.kw_only)))
+
+    def texts(self) -> list[list[str]]:
+        """Return the texts of each side."""
+        raise NotImplementedError
 
     def keys(self) -> list[str]:
         """Return what a held-out set must not share with the training set."""
-        return self._first_field()
-
-    def _first_field(self) -> list[Any]:
-        return getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
+        return self.texts()[0]
 
     def where(self, index: int) -> str:
         """Return the file and line of an example, for a message."""
@@ -89,31 +79,27 @@ class ExampleList:
     def select(self, indices: Sequence[int]) -> Self:
         """Return the examples with these indices."""
 
-        def pick(values: Any) -> Any:
+        def pick(values: object) -> Any:
             return [values[i] for i in indices] if isinstance(values, list) and values else values
 
-        return replace(self, **{part.name: pick(getattr(self, part.name)) for part in fields(self)})  # type: ignore[type-var, arg-type]
+        return replace(self, **{part.name: pick(getattr(self, part.name)) for part in fields(self)})
 
 
 @dataclass
-class SentencePairs(ExampleList):
+class SentencePairs(Examples):
     """Sentences and their translations."""
 
     source: list[str]
     target: list[str]
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
-    """The line of each pair, counted from 1."""
     gold: list[bilingual.SentencePair] | None = None
     """Gold annotations: alignments and antecedents of a world, or alignments of a file."""
 
     def texts(self) -> list[list[str]]:
-        """Return the texts of each side."""
         return [self.source, self.target]
 
     def reversed(self) -> "SentencePairs":
         """Return the pairs in the other direction, without gold annotations, which hold for this one only."""
-        return SentencePairs(self.target, self.source, self.name, self.lines)
+        return SentencePairs(self.target, self.source, name=self.name, lines=self.lines)
 
 
 @dataclass
@@ -138,12 +124,10 @@ class TaskMixture:
 
 
 @dataclass
-class TextLines(ExampleList):
+class TextLines(Examples):
     """Plain text, one example per line."""
 
     text: list[str]
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
 
     def texts(self) -> list[list[str]]:
         return [self.text]
@@ -159,13 +143,11 @@ class TextLines(ExampleList):
 
 
 @dataclass
-class LabelledTexts(ExampleList):
+class LabelledTexts(Examples):
     """Texts, or pairs of them, each with a label."""
 
     text: list[str]
     label: list[str]
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
     text_pair: list[str] = field(default_factory=list)
     """The second text of each pair; empty for single texts."""
 
@@ -180,13 +162,11 @@ class LabelledTexts(ExampleList):
 
 
 @dataclass
-class TaggedSentences(ExampleList):
+class TaggedSentences(Examples):
     """Sentences of words, each word with a tag."""
 
     words: list[list[str]]
     tags: list[list[str]]
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
 
     def keys(self) -> list[str]:
         return [" ".join(words) for words in self.words]
@@ -199,14 +179,12 @@ class TaggedSentences(ExampleList):
 
 
 @dataclass
-class QuestionExamples(ExampleList):
+class QuestionExamples(Examples):
     """Questions with their contexts, and the character spans (from, to) of the answers; none if unanswerable."""
 
     question: list[str]
     context: list[str]
     answers: list[list[tuple[int, int]]]
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     """The name of each in messages: file and line, or file and question id."""
 
@@ -225,17 +203,14 @@ class QuestionExamples(ExampleList):
 
 
 @dataclass
-class ImageExamples(ExampleList):
+class ImageExamples(Examples):
     """Images, each with a label, captions, or both."""
 
     images: list[ImageFile | np.ndarray]
     """The location of each image's bytes, or its pixels (H, W, 3) if a world renders it."""
-    name: str = ""
-    lines: list[int] = field(default_factory=list)
-    """The line that names each image, 0 if none does."""
     label: list[str] = field(default_factory=list)
     captions: list[list[str]] = field(default_factory=list)
-    gold: list[Any] = field(default_factory=list)
+    gold: list[shapes.ShapesImage] = field(default_factory=list)
     """The world's annotations of each image."""
 
     def where(self, index: int) -> str:

@@ -35,9 +35,10 @@ class ImageColumns:
     def columns(self) -> list[int | str]:
         return [*([] if self.label is None else [self.label]), *(self.captions or [])]
 
-    @property
-    def settings(self) -> str:
-        return ", ".join([*(["data.label"] if self.label is not None else []), *(["data.captions"] if self.captions else [])])
+    def settings(self, position: str) -> str:
+        """Return the names of the settings in use, after the one that says where an image is."""
+        found = {position: True, "data.label": self.label is not None, "data.captions": bool(self.captions)}
+        return ", ".join(name for name, used in found.items() if used)
 
     def cells(self, cells: Sequence[str]) -> tuple[str, list[str]]:
         """Return the label and the captions among the cells of `columns`."""
@@ -64,7 +65,7 @@ def read_images(
     offset: int = 1,
 ) -> ImageExamples:
     """Read all images of folders, tables, shards or indices, in order, with their labels, captions, or both."""
-    chosen, examples = ImageColumns(label, captions), ImageExamples([], ", ".join(map(str, files)))
+    chosen, examples = ImageColumns(label, captions), ImageExamples([], name=", ".join(map(str, files)))
     for file in files:
         index_of: dict[Path, int] = {}
         for one in _iterate_images(file, chosen, path, offset):
@@ -125,8 +126,9 @@ def _images_in_folder(folder: Path, chosen: ImageColumns) -> Iterator[AnnotatedI
 
 def _images_in_table(file: Path, chosen: ImageColumns, path: int | str) -> Iterator[AnnotatedImage]:
     """Yield the images of a table of paths, which are relative to the table, and annotations."""
-    settings = ", ".join(name for name in ("data.path", chosen.settings) if name)
-    for line, (name, *cells) in table_rows(file, [path, *chosen.columns], settings, lists=chosen.captions or ()):
+    for line, (name, *cells) in table_rows(
+        file, [path, *chosen.columns], chosen.settings("data.path"), lists=chosen.captions or ()
+    ):
         place = file.parent / name.strip()
         if not os.path.isfile(place):  # noqa: PTH113 Path.is_file raises for a name that is too long
             raise UserError(f"{file}:{line} names an image that does not exist: {printable(str(place))}")
@@ -140,8 +142,7 @@ def _images_in_index(file: Path, chosen: ImageColumns, offset: int) -> Iterator[
     if len(image_files) != 1:
         raise UserError(f"{file} needs its images beside it in one file: {stem}{' or '.join(CONCATENATED_SUFFIXES)}")
     size = image_files[0].stat().st_size
-    settings = ", ".join(name for name in ("data.offset", chosen.settings) if name)
-    for line, (begin, length, *cells) in table_rows(file, [offset, offset + 1, *chosen.columns], settings):
+    for line, (begin, length, *cells) in table_rows(file, [offset, offset + 1, *chosen.columns], chosen.settings("data.offset")):
         if not (is_natural_number(begin) and is_natural_number(length)) or int(begin) + int(length) > size:
             raise UserError(
                 f"{file}:{line} says that an image begins at {printable(begin)} and has {printable(length)} bytes; "

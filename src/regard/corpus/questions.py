@@ -16,7 +16,7 @@ MAX_SHOWN = 40
 
 def read_questions(files: Sequence[Path], *, unanswerable: bool = True) -> QuestionExamples:
     """Read questions from .json files in SQuAD's format and .jsonl files; without an answer only if `unanswerable`."""
-    found = QuestionExamples([], [], [], ", ".join(map(str, files)))
+    found = QuestionExamples([], [], [], name=", ".join(map(str, files)))
     known: dict[str, str] = {}  # a context is stored once, however many questions it has
     for path in files:
         kind = file_kind(path)

@@ -1,18 +1,21 @@
-"""Text files to examples: plain, labelled and tagged text, and parallel text (two aligned files, one .tsv, or one .jsonl)."""
+"""Text files to examples: plain, labelled and tagged text, and parallel text (two aligned files, one .tsv, or one .jsonl); and
+the text files of word vectors, word2vec (Mikolov et al. 2013) and GloVe (Pennington et al. 2014)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from regard.corpus.examples import LabelledTexts, SentencePairs, TaggedSentences, TextLines
 from regard.corpus.lines import iterate_lines, read_lines
-from regard.corpus.table import Row, file_kind, jsonl_rows, table_rows, tsv_rows
+from regard.corpus.table import Row, file_kind, is_natural_number, jsonl_rows, table_rows, tsv_rows
 from regard.errors import UserError
 
 
 def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_empty: bool = False) -> TextLines:
     """Read the lines of plain text files, or a column of .tsv or .jsonl files, one file after another; empty lines only with
     `keep_empty`."""
-    found = TextLines([], ", ".join(map(str, files)))
+    found = TextLines([], name=", ".join(map(str, files)))
     for path in files:
         for number, line in _text_lines(path, column):
             if keep_empty or line.strip():
@@ -33,7 +36,7 @@ def read_labelled(
     files: Sequence[Path], *, text: int | str = 0, text_pair: int | str | None = None, label: int | str = 1
 ) -> LabelledTexts:
     """Read texts, or pairs of them, with their labels from .tsv or .jsonl files."""
-    found = LabelledTexts([], [], ", ".join(map(str, files)))
+    found = LabelledTexts([], [], name=", ".join(map(str, files)))
     columns = {"data.text": text, "data.text_pair": text_pair, "data.label": label}
     chosen = {setting: column for setting, column in columns.items() if column is not None}
     for path in files:
@@ -53,7 +56,7 @@ def read_labelled(
 def read_tagged(files: Sequence[Path], *, word: int = 0, tag: int = -1) -> TaggedSentences:
     """Read sentences in CoNLL format: one word and its tag per line, in columns; an empty line between sentences; # starts a
     comment before a sentence."""
-    found = TaggedSentences([], [], ", ".join(map(str, files)))
+    found = TaggedSentences([], [], name=", ".join(map(str, files)))
     for path in files:
         _add_sentences(found, path, enumerate([*iterate_lines(path), ""], start=1), word, tag)
     if not found.words:
@@ -107,7 +110,7 @@ def read_pairs(
 
 
 def _collect_pairs(rows: Iterable[Row], files: Sequence[Path]) -> SentencePairs:
-    pairs = SentencePairs([], [], str(files[0]))
+    pairs = SentencePairs([], [], name=str(files[0]))
     for line, cells in rows:
         *sources, target = (cell.strip() for cell in cells)
         if any((*sources, target)) and not all((*sources, target)):
@@ -130,3 +133,35 @@ def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
             "line n of one must translate line n of the other"
         )
     return ((number, [s, t]) for number, (s, t) in enumerate(zip(sources, targets), start=1))
+
+
+def read_word_vectors(path: Path, words: set[str], *, width: int) -> dict[str, np.ndarray]:
+    """Read the vectors of these words that the file has. A line is a word and its numbers; word2vec files start with the
+    number of words and the width."""
+    found: dict[str, np.ndarray] = {}
+    for number, line in enumerate(iterate_lines(path), start=1):
+        cells = line.rstrip().split(" ")
+        if number == 1 and len(cells) == 2 and all(map(is_natural_number, cells)):
+            _require_width(path, number, int(cells[1]), width)
+            continue
+        if not line.strip():
+            continue
+        _require_width(path, number, len(cells) - 1, width)
+        if cells[0] in words:
+            try:
+                found[cells[0]] = np.array(cells[1:], dtype=np.float32)
+            except ValueError:
+                raise UserError(f"{path}:{number} is not a word and {width} numbers; remove the line") from None
+    if not found:
+        raise UserError(
+            f"{path} has no vector of any token of the vocabulary; vectors need tokens.kind = 'words', "
+            "and tokens.lowercase = true if they are of lower-cased words"
+        )
+    return found
+
+
+def _require_width(path: Path, line: int, found: int, expected: int) -> None:
+    if found != expected:
+        raise UserError(
+            f"{path}:{line} has {found} numbers, the model's embeddings have {expected}; set model.embedding_width = {found}"
+        )

@@ -60,6 +60,10 @@ class Sources:
     """Most tokens of each output, end token included."""
     collate: Callable[[Sequence[int]], Any]
     """Return the model's inputs for the sources with these indices."""
+    prefix: Callable[[Sequence[int]], Tensor] | None = None
+    """Return the tokens (B, L) that their outputs continue, if any."""
+    sequence_ids: Sequence[int] | None = None
+    """What seeds the sampling of each; by default its index."""
 
 
 def text_sources(
@@ -98,6 +102,7 @@ def search(
     params: SearchParams,
     sequence_ids: np.ndarray,
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
+    prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses of each source in a batch, best first."""
     if params.width > 1:
@@ -109,9 +114,10 @@ def search(
             alpha=params.length_penalty,
             number=params.num_hypotheses,
             special_tokens=special_tokens,
+            prefix=prefix,
         )
     choose = params.chooser(sequence_ids)
-    outputs = greedy_or_sample(model, inputs, limits, choose, params.length_penalty, special_tokens=special_tokens)
+    outputs = greedy_or_sample(model, inputs, limits, choose, params.length_penalty, prefix, special_tokens)
     return [[output] for output in outputs]
 
 
@@ -132,7 +138,9 @@ def decode_all(
 
     def decode_batch(indices: list[int]) -> None:
         limits = torch.tensor([sources.limits[i] for i in indices], device=device)
-        found = search(model, sources.collate(indices), limits, params, np.array(indices), special_tokens)
+        prefix = None if sources.prefix is None else sources.prefix(indices)
+        ids = indices if sources.sequence_ids is None else [sources.sequence_ids[i] for i in indices]
+        found = search(model, sources.collate(indices), limits, params, np.array(ids), special_tokens, prefix)
         for index, hypotheses in zip(indices, found):
             results[index] = hypotheses
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from regard.distributed.rank import rank, world_size
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_TIMEOUT = 20.0
@@ -28,13 +28,13 @@ end a frozen process."""
 
 def connect_store(timeout: timedelta = timedelta(seconds=5)) -> "Store | None":
     """Connect to torchrun's key-value store for this attempt of the job; return None while there is none."""
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False, timeout=timeout
         )
-        return dist.PrefixStore(f"regard {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        return PrefixStore(f"regard {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     except RuntimeError:
         return None
 

@@ -49,7 +49,7 @@ class Parallelism:
         dummy_backward(self.module)
         unused = any(p.requires_grad and p.grad is None for p in self.model.parameters())
         self.model.zero_grad()
-        self.module = TransparentDDP(
+        self.module = _TransparentDDP(
             self.module, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=unused
         )
         dummy_backward(self.module)
@@ -89,7 +89,7 @@ class Parallelism:
         return full.requires_grad_(False)
 
 
-class TransparentDDP(nn.parallel.DistributedDataParallel):
+class _TransparentDDP(nn.parallel.DistributedDataParallel):
     """DDP that passes attribute access on to the model, so that its own methods are found."""
 
     def __getattr__(self, name: str) -> Any:
@@ -179,7 +179,7 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
         return nn.utils.clip_grad_norm_(with_grad, max_norm)
     parts = [sharded, [p for p in with_grad if not is_sharded(p)]]
     norms = [nn.utils.get_total_norm([p.grad for p in part if p.grad is not None]) for part in parts if part]
-    norm = torch.stack([n.full_tensor() if is_sharded(n) else n for n in norms]).norm()  # type: ignore[attr-defined]
+    norm: Tensor = torch.stack([n.full_tensor() if is_sharded(n) else n for n in norms]).norm()  # type: ignore[attr-defined]
     for part in parts:
         nn.utils.clip_grads_with_norm_(part, max_norm, norm)
     return norm

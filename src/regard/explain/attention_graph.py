@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from regard.attention.recording import AttentionRecording
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.explain.target import AttributionTarget, without_cudnn
+
+Nodes = TypeVar("Nodes", Tensor, list[int])
+"""One row or node per position."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +52,28 @@ class AttentionGraph:
         """The number of special tokens before the source that the encoder reads and the decoder does not attend to."""
         return self.encoder[0].weights.size(-1) - self.source_size if self.encoder else 0
 
-    def propagate(self, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the relevance of every input for every position of the last stage: (T, inputs).
+    @property
+    def input_size(self) -> int:
+        """The number of all inputs: the target's own, then those of the source."""
+        return self.stages[0].weights.size(-2) + self.source_size + self.source_offset
 
-        Each stage applies `combine(weights (T, S), attended (S, inputs), residual (T, inputs))`."""
-        T, S = self.stages[0].weights.size(-2), self.source_size + self.source_offset
-        inputs = torch.eye(T + S, dtype=torch.float64)
-        source, above = inputs[T:], inputs[:T]
+    def propagate(self, inputs: Nodes, combine: Callable[[Tensor, Nodes, Nodes], Nodes]) -> Nodes:
+        """Return what becomes of the inputs at the last stage.
+
+        Each stage applies `combine(weights (T, S), attended, residual)`."""
+        T = self.stages[0].weights.size(-2)
+        above, source = inputs[:T], inputs[T:]
         for stage in self.encoder:
             source = combine(stage.weights.mean(0), source, source)
         for stage in self.stages:
             above = combine(stage.weights.mean(0), source[self.source_offset :] if stage.cross else above, above)
         return above
 
-    def output_relevance(self, above: Tensor) -> Tensor:
-        """Return the relevance of the features for the output: (T, inputs) -> (N,)."""
-        return (self.query_weights @ above)[self.columns]
+    def output_relevance(self, combine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the relevance of the features for the output: (N,).
+
+        Each stage applies `combine(weights (T, S), attended (S, inputs), residual (T, inputs))`."""
+        return (self.query_weights @ self.propagate(torch.eye(self.input_size, dtype=torch.float64), combine))[self.columns]
 
 
 def attention_graph(target: AttributionTarget, *, method: str | None = None) -> AttentionGraph:

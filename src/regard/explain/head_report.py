@@ -1,17 +1,18 @@
 """The roles of a run's heads, and what it loses without them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention.modules import attention_modules
 from regard.batches.batches import sequential_batches
-from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TextLines
+from regard.batches.rows import Rows
+from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TextLines
 from regard.errors import UserError
 from regard.explain.antecedents import AntecedentHead, find_antecedent_head, word_indices
 from regard.explain.heads import (
@@ -27,7 +28,8 @@ from regard.explain.heads import (
 from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
 from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
-from regard.tasks.base import EVALUATE_TOKENS
+from regard.tasks.base import EVALUATE_TOKENS, Run
+from regard.tasks.classify import ClassifyRun
 from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.shared.images import patch_grid
 from regard.tasks.translate import TranslateRun
@@ -107,7 +109,7 @@ class HeadReport:
 
 
 def explain_heads(
-    run: Any, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
+    run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
 ) -> HeadReport:
     """Assign a role to each head over a set, and measure the loss without it."""
     if not attention_modules(run.model):
@@ -116,6 +118,7 @@ def explain_heads(
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
     images = run.task.explains == "image_label"
     rows = run._encode(examples) if images else run._evaluation_rows(examples)
+    per_example = cast(Callable[[Run, Rows, Examples], ModelExamples], image_relations if images else sentence_relations)
     batches = [batch.to(run.device) for batch in sequential_batches(rows, EVALUATE_TOKENS)]
     labels = sum(batch.label_count() for batch in batches)
 
@@ -123,14 +126,14 @@ def explain_heads(
         with torch.no_grad():
             return -sum(float(sequence_log_probs(run.model, batch).sum()) for batch in batches) / labels
 
-    heads = assign_roles(run.model, (image_relations if images else sentence_relations)(run, rows, examples))
+    heads = assign_roles(run.model, per_example(run, rows, examples))
     head_ids = [(head.module, head.head) for head in heads]
-    known = examples.gold if isinstance(examples, SentencePairs) and examples.gold is not None else []
+    known = (examples.gold or []) if run.task.explains == "translation" and isinstance(examples, SentencePairs) else []
     targets = [
         selected.target
         for index, pair in enumerate(known)
-        if pair.pronouns and run.task.explains == "translation"
-        for selected in aligned_word_outputs(run, pair, index)
+        if pair.pronouns
+        for selected in aligned_word_outputs(cast(TranslateRun, run), pair, index)
     ]
 
     def pronoun_loss() -> float:
@@ -148,54 +151,56 @@ def explain_heads(
     )
 
 
-def select_antecedent_head(run: Any, data: str, examples: Any, number: int) -> AntecedentHead | None:
+def select_antecedent_head(run: Run, data: str, examples: Examples, number: int) -> AntecedentHead | None:
     """Return a translator's head that resolves "it", selected on one set of a world and measured on the first other one."""
 
-    def has_pronouns(found: Any) -> bool:
+    def has_pronouns(found: Examples) -> TypeGuard[SentencePairs]:
         return isinstance(found, SentencePairs) and any(pair.pronouns for pair in found.gold or [])
 
     if run.task.explains != "translation" or not has_pronouns(examples):
         return None
     for name, found in {"valid": run.data.valid, **run.data.tests}.items():
         if name != data and has_pronouns(found):
-            return find_antecedent_head(run, examples, found, (data, name), number)
+            return find_antecedent_head(cast(TranslateRun, run), examples, found, (data, name), number)
     return None
 
 
-def fill_references(run: Any, examples: Any) -> Any:
+def fill_references(run: Run, examples: Examples) -> Examples:
     """Return the examples with references; where there are none, with the run's own outputs."""
-    if "image" in run.task.reads:
-        if run.task.explains != "image_label":
-            raise UserError(f"{run.folder} {run.task.does}; among runs that read images, --heads is for those that classify them")
-        predicted = [found[0].label for found in run.classify(examples.images)] if not examples.label else examples.label
-        return replace(examples, label=predicted)
+    if "image" in run.task.reads and run.task.explains != "image_label":
+        raise UserError(f"{run.folder} {run.task.does}; among runs that read images, --heads is for those that classify them")
+    if isinstance(examples, ImageExamples) and run.task.explains == "image_label":
+        classified = [] if examples.label else cast(ClassifyImagesRun, run).classify(examples.images)
+        return replace(examples, label=examples.label or [found[0].label for found in classified])
     if run.task.decoder_only or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
     if run.task.explains == "translation":
-        return SentencePairs(examples.text, [found.text for found in run._best(examples.text)], examples.name, examples.lines)
+        translations = [found.text for found in cast(TranslateRun, run)._best(examples.text)]
+        return SentencePairs(examples.text, translations, name=examples.name, lines=examples.lines)
     if run.task.explains == "label":
-        labels = [found[0].label for found in run.classify(examples.text)]
-        return LabelledTexts(examples.text, labels, examples.name, lines=examples.lines)
+        labels = [found[0].label for found in cast(ClassifyRun, run).classify(examples.text)]
+        return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
 
 
-def sentence_relations(run: Any, rows: Any, examples: Any) -> ModelExamples:
+def sentence_relations(run: Run, rows: Rows, examples: Examples) -> ModelExamples:
     """Yield the model inputs and the relations of each text, those that a world knows among them."""
     special = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
-        relations = {
-            side: token_relations(inputs[side][0].cpu(), sorted(special), token_embeddings(run, side, inputs[side]))
+        relations: dict[str, dict[str, Tensor]] = {
+            side: token_relations(inputs[side][0].cpu(), sorted(special), token_embeddings(run.model, side, inputs[side]))
             for side in ("source", "target")
             if side in inputs
         }
-        if run.task.explains == "translation":
-            add_cross_relations(run, inputs, examples.gold[index] if examples.gold else None, relations)
+        if run.task.explains == "translation" and isinstance(examples, SentencePairs):
+            pair = examples.gold[index] if examples.gold else None
+            add_cross_relations(cast(TranslateRun, run), inputs, pair, relations)
         yield inputs, relations
 
 
-def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) -> ModelExamples:
+def image_relations(run: Run, rows: Rows, examples: ImageExamples) -> ModelExamples:
     """Yield the model inputs and the relations of each image, with the patches that show what its label names."""
     for index in range(len(rows)):
         named: list[int] = []
@@ -205,13 +210,11 @@ def image_relations(run: ClassifyImagesRun, rows: Any, examples: ImageExamples) 
         yield inputs, {"target": patch_relations(patch_grid(run), run.recipe.model.prefix_tokens, named)}
 
 
-def token_embeddings(run: Any, side: str, ids: Tensor) -> Tensor | None:
+@torch.no_grad()
+def token_embeddings(model: nn.Module, side: str, ids: Tensor) -> Tensor | None:
     """Return the token embeddings of one side, None where the model has none of its own."""
-    table = getattr(run.model, f"{side}_embedding", None) or getattr(run.model, "token_embedding", None)
-    if table is None:
-        return None
-    with torch.no_grad():
-        return table(ids)[0].cpu()
+    table: nn.Module | None = getattr(model, f"{side}_embedding", None) or getattr(model, "token_embedding", None)
+    return None if table is None else table(ids)[0].cpu()
 
 
 def add_cross_relations(

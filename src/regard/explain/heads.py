@@ -44,12 +44,9 @@ class HeadRole:
     @property
     def role(self) -> str:
         """The relation whose weight exceeds chance most; "mixed" if none does clearly."""
-        best = max(self.weights, key=lambda name: self.excess(name), default=MIXED)
-        return best if best in self.weights and self.excess(best) >= MIN_EXCESS else MIXED
-
-    def excess(self, relation: str) -> float:
-        weight, chance = self.weights[relation]
-        return weight - chance
+        excess = {name: weight - chance for name, (weight, chance) in self.weights.items()}
+        best = max(excess, key=lambda name: excess[name], default=MIXED)
+        return best if excess.get(best, 0) >= MIN_EXCESS else MIXED
 
 
 @dataclass(frozen=True)
@@ -182,11 +179,8 @@ def ablate_heads(model: nn.Module, heads: Iterable[HeadId]) -> ExitStack:
 
 def head_importance(model: nn.Module, heads: Iterable[HeadId], loss: Callable[[], float]) -> dict[HeadId, float]:
     """Return by how much the loss rises without each head."""
-    whole, found = loss(), {}
-    for head in heads:
-        with ablate_heads(model, [head]):
-            found[head] = loss() - whole
-    return found
+    whole = loss()
+    return {head: loss_without(model, [head], loss) - whole for head in heads}
 
 
 def prune_heads(
@@ -194,8 +188,9 @@ def prune_heads(
 ) -> dict[float, float]:
     """Return the loss without the least important heads, by the fraction of all heads that is ablated."""
     order = sorted(importance, key=lambda head: importance[head])
-    found = {}
-    for fraction in fractions:
-        with ablate_heads(model, order[: round(fraction * len(order))]):
-            found[fraction] = loss()
-    return found
+    return {fraction: loss_without(model, order[: round(fraction * len(order))], loss) for fraction in fractions}
+
+
+def loss_without(model: nn.Module, heads: Iterable[HeadId], loss: Callable[[], float]) -> float:
+    with ablate_heads(model, heads):
+        return loss()

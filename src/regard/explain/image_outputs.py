@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from regard.explain.selection import (
     ExplainedImage,
     ExplainedOutput,
     OutputSelection,
-    first_token_id,
+    explain_label,
     label_index,
     pick,
     with_predicted_output,
+    word_alternative,
     word_index,
 )
 from regard.explain.target import ImageTarget, ImageTextTarget, patch_indices
@@ -32,30 +33,12 @@ from regard.tasks.shared.images import ImageInput, patch_grid, pooled_positions
 from regard.worlds import shapes
 
 
-def image_output(run: Any, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
-    """Return the selected output for one image."""
-    if run.task.explains == "image_label":
-        return image_label_output(run, image, selection)
-    if run.task.explains == "similarity":
-        return similarity_output(run, image, selection)
-    return caption_word_output(run, image, selection)
-
-
 def image_label_output(run: ClassifyImagesRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     label = -1 if selection.label is None else label_index("class", selection.label, run.labels)
-    inputs, patches, shown = image_inputs(run, image)
-    target = with_predicted_output(
-        ImageTarget(run.model, inputs, "pixels", output=label, pooled=pooled_positions(run), **patches)
-    )
-    other = selection.against
-    return ExplainedOutput(
-        target,
-        patch_names(shown),
-        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
-        image=shown,
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
-    )
+    target, shown = image_target(run, image)
+    target = with_predicted_output(replace(target, output=label, pooled=pooled_positions(run)))
+    return explain_label(target, patch_names(shown), run.labels, selection, shown)
 
 
 def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputSelection) -> ExplainedOutput:
@@ -65,11 +48,11 @@ def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputS
         raise UserError(f"which text? {run.folder} {run.task.does}; add --text 'a red circle'")
     if not all(text.strip() for text in texts):
         raise UserError("an image has no similarity to an empty text; describe what it might show")
-    pixels, patches, shown = image_inputs(run, image)
+    target, shown = image_target(run, image, ImageTextTarget)
     encoded = encoder_inputs(Ragged.from_rows(run._ids(texts)), run._special_tokens)
-    inputs = {**pixels, **{name: part.to(run.device) for name, part in encoded.items()}}
+    inputs = target.inputs | {name: part.to(run.device) for name, part in encoded.items()}
     return ExplainedOutput(
-        ImageTextTarget(run.model, inputs, "pixels", output=0, pooled=pooled_positions(run), **patches),
+        replace(target, inputs=inputs, output=0, pooled=pooled_positions(run)),
         patch_names(shown),
         f"the similarity to {selection.fits!r}",
         image=shown,
@@ -82,37 +65,40 @@ def caption_word_output(
 ) -> ExplainedOutput:
     """Return the first token of a word of the run's own caption, or of a reference."""
     selection.refuse(run, but="word", cure="use --word with a word of its caption, or its number")
-    inputs, patches, shown = image_inputs(run, image)
+    target, shown = image_target(run, image)
     caption = run._caption_pixels(shown.pixels[None])[0][0].tokens if reference is None else reference
     tokenizer = run.tokenizers[0]
     words, word_ids = tokenizer.decode([caption])[0].split(), tokenizer.word_ids(caption)
     chosen = word_index(selection.word, words, "caption")
     step = word_ids.index(chosen)
-    inputs["target"] = torch.tensor([[run._special_tokens.bos, *caption[:step]]], device=run.device)
-    other = selection.against
+    before = torch.tensor([[run._special_tokens.bos, *caption[:step]]], device=run.device)
     return ExplainedOutput(
-        ImageTarget(run.model, inputs, "pixels", output=caption[step], step=step, **patches),
+        replace(target, inputs=target.inputs | {"target": before}, output=caption[step], step=step),
         patch_names(shown),
         f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
         image=shown,
-        against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
+        against=word_alternative(selection.against, tokenizer),
     )
 
 
-def image_inputs(run: Run, image: ImageInput) -> tuple[dict[str, torch.Tensor], dict[str, Any], ExplainedImage]:
-    """Return the normalized pixels of an image, the arguments of ImageTarget on its patches, and the image to show."""
+def image_target(run: Run, image: ImageInput, kind: type[ImageTarget] = ImageTarget) -> tuple[ImageTarget, ExplainedImage]:
+    """Return a target with the normalized pixels and the patches of an image, its output not set, and the image to show."""
     encoder, settings = run._image_encoder
     raw = run._images.rows([image]).batch(np.array([0]), 0, 0).inputs["pixels"].to(run.device)  # (1, 3, H, W)
     pixels, grid = encoder.normalize(raw), patch_grid(run)
     patch = getattr(settings, "patch_size", None)
     sides = (patch, patch) if isinstance(patch, int) else patch
     offset = 0 if run.task.explains == "caption" else settings.prefix_tokens  # a decoder does not attend to prefix tokens
-    patches = dict(
-        positions=torch.arange(grid[0] * grid[1], device=run.device) + offset,
+    target = kind(
+        run.model,
+        {"pixels": pixels},
+        "pixels",
+        torch.arange(grid[0] * grid[1], device=run.device) + offset,
+        output=-1,
         replacement=pixels[0].mean((1, 2)),
         patch_of_pixel=patch_indices(run._images.size, grid, sides),
     )
-    return {"pixels": pixels}, patches, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
+    return target, ExplainedImage(raw[0].permute(1, 2, 0).cpu().numpy(), grid)
 
 
 def patch_names(image: ExplainedImage) -> list[str]:
@@ -124,22 +110,23 @@ def patch_names(image: ExplainedImage) -> list[str]:
 
 
 def image_outputs(
-    run: Any, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
+    run: Run, examples: ImageExamples, chosen: Sequence[int], selection: OutputSelection
 ) -> Iterator[ExplainedOutput]:
     """Yield one output for each chosen image: a label, the similarity to its caption, or a random word of it, with the patches
     that show it where a world knows them. Outputs that would be compared with themselves are skipped."""
     for index in chosen:
         image, gold = examples.images[index], examples.gold[index] if examples.gold else None
         if run.task.explains == "image_label":
-            selected = image_label_output(run, image, selection)
-            boxes = () if gold is None else boxes_with_label(gold.scene, run.labels[selected.target.output])
+            classifier = cast(ClassifyImagesRun, run)
+            selected = image_label_output(classifier, image, selection)
+            boxes = () if gold is None else boxes_with_label(gold.scene, classifier.labels[selected.target.output])
         elif run.task.explains == "similarity":
             if not examples.captions:
                 raise UserError(f"{examples.name} has no captions to compare its images with")
-            selected = similarity_output(run, image, replace(selection, fits=examples.captions[index][0]))
+            selected = similarity_output(cast(ContrastiveRun, run), image, replace(selection, fits=examples.captions[index][0]))
             boxes = () if gold is None else tuple(box for phrase in gold.captions[0].phrases for box in phrase.boxes)
         else:
-            found = caption_example_output(run, image, gold, index, selection)
+            found = caption_example_output(cast(CaptionRun, run), image, gold, index, selection)
             if found is None:
                 continue
             selected, boxes = found

@@ -12,6 +12,7 @@
 In an encoder–decoder, paths lead through both sides, and the attributions are those of the source.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -43,13 +44,13 @@ def attention(target: AttributionTarget) -> Tensor:
 
 def rollout(target: AttributionTarget) -> Tensor:
     graph = attention_graph(target, method="rollout")
-    return graph.output_relevance(graph.propagate(lambda weights, attended, residual: (weights @ attended + residual) / 2))
+    return graph.output_relevance(lambda weights, attended, residual: (weights @ attended + residual) / 2)
 
 
 def flow(target: AttributionTarget) -> Tensor:
     if len(target.positions) > MAX_FLOW_FEATURES:
         raise UserError(
-            f"flow is for at most {MAX_FLOW_FEATURES} {target.feature_name}, here are {len(target.positions)}; use: rollout"
+            f"flow is for at most {MAX_FLOW_FEATURES} {target.wording.features}, here are {len(target.positions)}; use: rollout"
         )
     graph = attention_graph(target, method="flow")
     edges, inputs = flow_edges(graph)
@@ -60,7 +61,7 @@ def gradient_attention(target: AttributionTarget) -> Tensor:
     graph = gradient_attention_graph(target)
     if layer_index(graph.last.name) is None:
         return weights_of_features(graph.last.weights.mean(0), graph, target)  # one attention over recurrent states
-    return graph.output_relevance(graph.propagate(lambda weights, attended, residual: residual + weights @ attended))
+    return graph.output_relevance(lambda weights, attended, residual: residual + weights @ attended)
 
 
 def norms(target: AttributionTarget) -> Tensor:
@@ -71,7 +72,8 @@ def norms(target: AttributionTarget) -> Tensor:
     values = repeat_kv(seen.values[name][-1], len(weights))[0].double().cpu()  # (H, S, J)
     module = target.model.get_submodule(name)
     if isinstance(module, MultiHeadAttention):
-        out = module.out_proj.weight.detach().double().cpu().unflatten(1, (len(weights), -1))  # (D, H, J)
+        weight = module.out_proj.weight.detach().double().cpu()
+        out = weight.view(len(weight), len(weights), -1)  # (D, H, J)
         values = torch.einsum("hsj,dhj->hsd", values, out)
     lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])  # (T, S)
     return weights_of_features(lengths, attention_graph(target), target)
@@ -87,11 +89,12 @@ def integrated_gradients(target: AttributionTarget, points: int = QUADRATURE_POI
 
     With a = t³, points are denser near the masked input x₀, where norm layers are steep: its features are all equal, and the
     first difference between them counts most."""
-    start, end = target.embed(fully_masked_input(target)), target.embed(target.input)
+    masked = target.mask(torch.ones(1, len(target.positions), dtype=torch.bool))
+    start, end = target.embed(masked), target.embed(target.input)
     shape = [-1] + [1] * (end.dim() - 1)
     nodes, weights = (torch.from_numpy(part).to(end).view(shape) for part in np.polynomial.legendre.leggauss(points))
     total = torch.zeros_like(end)
-    for t, w in zip(((nodes + 1) / 2).split(target.batch_size), (weights / 2).split(target.batch_size)):
+    for t, w in zip(torch.split((nodes + 1) / 2, target.batch_size), torch.split(weights / 2, target.batch_size)):
         total += (3 * t**2 * w * target.gradients(start + t**3 * (end - start))).sum(0, keepdim=True)
     return target.sum_features(total * (end - start))
 
@@ -127,10 +130,6 @@ def attribute(target: AttributionTarget, methods: Sequence[str] = tuple(METHODS)
     return found, unavailable
 
 
-def fully_masked_input(target: AttributionTarget) -> Tensor:
-    return target.mask(torch.ones(1, len(target.positions), dtype=torch.bool))
-
-
 def weights_of_features(rows: Tensor, graph: AttentionGraph, target: AttributionTarget) -> Tensor:
     """Return the output's weights on the features in one attention module: (T, S) -> (N,)."""
     return (graph.query_weights @ rows)[target.positions.cpu()]
@@ -138,23 +137,17 @@ def weights_of_features(rows: Tensor, graph: AttentionGraph, target: Attribution
 
 def flow_edges(graph: AttentionGraph) -> tuple[list[tuple[int, int, float]], list[int]]:
     """Return the graph as edges (from, to, capacity), from node 0 (the output) down to the node of each input."""
-    T, S = graph.stages[0].weights.size(-2), graph.source_size + graph.source_offset
-    above, source = list(range(1, 1 + T)), list(range(1 + T, 1 + T + S))
-    inputs, nodes = above + source, 1 + T + S
+    inputs = list(range(1, 1 + graph.input_size))
+    nodes = itertools.count(1 + graph.input_size)
     edges: list[tuple[int, int, float]] = []
 
     def add_stage(weights: Tensor, attended: list[int], residual: list[int]) -> list[int]:
-        nonlocal nodes
-        new = list(range(nodes, nodes + len(residual)))
-        nodes += len(new)
+        new = list(itertools.islice(nodes, len(residual)))
         edges.extend((a, b, w / 2) for a, row in zip(new, weights.tolist()) for b, w in zip(attended, row))
         edges.extend((a, b, 0.5) for a, b in zip(new, residual))
         return new
 
-    for stage in graph.encoder:
-        source = add_stage(stage.weights.mean(0), source, source)
-    for stage in graph.stages:
-        above = add_stage(stage.weights.mean(0), source[graph.source_offset :] if stage.cross else above, above)
+    above = graph.propagate(inputs, add_stage)
     return [*((0, node, part) for node, part in zip(above, graph.query_weights.tolist())), *edges], inputs
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,11 @@ from regard.explain.faithfulness import (
 )
 from regard.explain.methods import METHODS, attribute
 from regard.explain.selection import PREDICTED, ExplainedImage, ExplainedOutput, OutputSelection
-from regard.explain.target import AttributionTarget
+from regard.explain.target import TEXT_WORDING, AttributionTarget, Wording
 from regard.explain.text_outputs import load_examples, select_output, select_outputs
-from regard.explain.verdict import TEXT_WORDING, Wording, permutation_verdict, set_verdict, single_verdict
+from regard.explain.verdict import permutation_verdict, set_verdict, single_verdict
 from regard.scoring import Score
+from regard.scoring.score import SEED
 from regard.tasks.base import Run
 from regard.tasks.shared.images import ImageInput
 
@@ -36,8 +37,7 @@ Curves = dict[str, dict[str, list[dict[str, float]]]]
 """By measure and by method: points over the percentage of features."""
 
 
-@dataclass(frozen=True)
-class ReportTable:
+class ReportTable(NamedTuple):
     title: str
     header: list[str]
     rows: list[list[str]]
@@ -200,22 +200,19 @@ def explain_one(run: Run, given: ImageInput, method: str = "all", selection: Out
     """Explain the run's output for a text or an image, or another output that is selected."""
     methods, randomized = parse_methods(method), randomized_model(run)
     selected = select_output(run, given, selection)
-    values, unavailable = attribute(selected.target, methods)
-    measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth)
+    values, other_values, unavailable, measured, effect = measure_output(selected, methods, randomized)
     against = None
     if selected.against is not None:
-        other = replace(selected.target, output=selected.against[0])
-        other_values = attribute(other, methods)[0]
-        add_measures(measured, class_discrimination(selected.target, other.output, values, other_values, randomized=randomized))
-        against = AlternativeOutput(selected.against[1], to_lists(other_values), output_score(other))
+        output, description = selected.against
+        against = AlternativeOutput(description, to_lists(other_values), output_score(replace(selected.target, output=output)))
     return Explanation(
         selected.description,
         selected.features,
         to_lists(values),
         unavailable,
         measured,
-        permutation_effect(selected.target) if has_attention(selected) else None,
-        Wording.for_target(selected.target),
+        effect,
+        selected.target.wording,
         output_score(selected.target),
         selected.image,
         against,
@@ -240,26 +237,35 @@ def explain_set(
     wording = TEXT_WORDING
     examples = load_examples(run, data, reference, gold)
     for index, selected in enumerate(select_outputs(run, examples, number, selection)):
-        values, reasons = attribute(selected.target, methods)
-        unavailable, wording = unavailable | reasons, Wording.for_target(selected.target)
-        measured = measure_faithfulness(selected.target, values, randomized=randomized, truth=selected.truth, seed=index)
-        if selected.against is not None:
-            other = selected.against[0]
-            others = attribute(replace(selected.target, output=other), methods)[0]
-            add_measures(
-                measured, class_discrimination(selected.target, other, values, others, randomized=randomized, seed=index)
-            )
+        _, _, reasons, measured, effect = measure_output(selected, methods, randomized, seed=index)
+        unavailable, wording = unavailable | reasons, selected.target.wording
         rows.append(measured)
-        if has_attention(selected):
-            effects.append(permutation_effect(selected.target, seed=index))
+        effects.append(float("nan") if effect is None else effect)
         if progress:
             print(f"\r{index + 1} outputs", end="", file=sys.stderr, flush=True)
     if progress:
         print(file=sys.stderr)
     if not rows:
         raise UserError(f"--data {data}: it has nothing to explain")
-    effect = mean_score("permutation effect", effects)
-    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), effect, unavailable, wording)
+    mean_effect = mean_score("permutation effect", effects)
+    return FaithfulnessReport(Path(data).name, len(rows), summarise(rows), mean_effect, unavailable, wording)
+
+
+def measure_output(
+    selected: ExplainedOutput, methods: Sequence[str], randomized: nn.Module, seed: int = SEED
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str], dict[str, dict[str, float]], float | None]:
+    """Return the attributions of the output and of the one it is compared with, why methods do not apply, all measures, and the
+    permutation effect of a model with attention."""
+    target, others = selected.target, dict[str, Tensor]()
+    values, unavailable = attribute(target, methods)
+    measured = measure_faithfulness(target, values, randomized=randomized, truth=selected.truth, seed=seed)
+    if selected.against is not None:
+        other = selected.against[0]
+        others = attribute(replace(target, output=other), methods)[0]
+        for name, row in class_discrimination(target, other, values, others, randomized=randomized, seed=seed).items():
+            measured[name] |= row
+    attends = attention_modules(target.model, kinds=target.attention_pattern)
+    return values, others, unavailable, measured, permutation_effect(target, seed) if attends else None
 
 
 def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -268,15 +274,6 @@ def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
 
 def output_score(target: AttributionTarget) -> float:
     return float(target.to_probability(target.full_score()))
-
-
-def add_measures(measured: dict[str, dict[str, float]], more: dict[str, dict[str, float]]) -> None:
-    for name, row in more.items():
-        measured[name] |= row
-
-
-def has_attention(selected: ExplainedOutput) -> bool:
-    return bool(attention_modules(selected.target.model, kinds=selected.target.attention_pattern))
 
 
 def parse_methods(method: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ class OutputSelection:
 
 
 PREDICTED = OutputSelection()
+Target = TypeVar("Target", bound=AttributionTarget)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,25 @@ class ExplainedOutput:
         return self.against is not None and self.against[0] == self.target.output
 
 
-def with_predicted_output(target: AttributionTarget) -> AttributionTarget:
+def explain_label(
+    target: AttributionTarget,
+    features: list[str],
+    labels: Sequence[str],
+    selection: OutputSelection,
+    image: ExplainedImage | None = None,
+) -> ExplainedOutput:
+    """Return the label of a target whose output is set, and the one to compare it with."""
+    how, other = "predicted" if selection.label is None else "selected", selection.against
+    against = None if other is None else (label_index("against", other, labels), f"the label {other!r}")
+    return ExplainedOutput(target, features, f"the label {labels[target.output]!r}, {how}", image=image, against=against)
+
+
+def word_alternative(word: str | None, tokenizer: Tokenizer) -> tuple[int, str] | None:
+    """Return the word to compare a word of an output with, if there is one."""
+    return None if word is None else (first_token_id("against", word, tokenizer), f"the word {word!r} in its place")
+
+
+def with_predicted_output(target: Target) -> Target:
     """Return the target with the model's own prediction if its output is not set (-1)."""
     if target.output >= 0:
         return target

@@ -5,21 +5,35 @@ similarity to an image. Features are the tokens of a text or the patches of an i
 C outputs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.models.clip import Clip
 
 GridSize = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class AttributionTarget:
+class Wording:
+    """The names of the features, of the score of an output, and of the examples."""
+
+    features: str
+    score: str = "probability"
+    examples: str = "images"
+
+
+TEXT_WORDING = Wording("tokens", examples="sentences")
+
+
+@dataclass(frozen=True)
+class AttributionTarget(ABC):
     """A model, one example, and the output to explain."""
 
     model: nn.Module
@@ -36,9 +50,7 @@ class AttributionTarget:
     step: int | None = None
     """The position in the decoder that predicts the output; None for a classification of the whole input."""
 
-    feature_name: ClassVar[str]
-    """"tokens" or "patches"."""
-    score_name: ClassVar[str] = "probability"
+    wording: ClassVar[Wording]
     attention_pattern: ClassVar[str | None] = None
     """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
     batch_size: ClassVar[int]
@@ -58,7 +70,7 @@ class AttributionTarget:
         others = {
             name: part.expand(len(inputs), *part.shape[1:]) for name, part in self.inputs.items() if name != self.input_name
         }
-        logits = self.model(**others, **{self.input_name: inputs})
+        logits: Tensor = self.model(**others, **{self.input_name: inputs})
         return (logits if self.step is None else logits[:, self.step]).log_softmax(-1)
 
     def to_probability(self, scores: Tensor) -> Tensor:
@@ -76,37 +88,37 @@ class AttributionTarget:
     @torch.no_grad()
     def masked_scores(self, masked: Tensor) -> Tensor:
         """Return the score of the output with features masked (R, N), in batches: (R,)."""
-        return torch.cat([self.score(self.mask(part)) for part in masked.split(self.batch_size)]).double().cpu()
+        return torch.cat([self.score(self.mask(part)) for part in torch.split(masked, self.batch_size)]).double().cpu()
 
     def full_score(self) -> Tensor:
         """Return the score of the output for the whole input: (1,)."""
         return self.masked_scores(torch.zeros(1, len(self.positions), dtype=torch.bool))
 
+    @abstractmethod
     def mask(self, masked: Tensor) -> Tensor:
         """Return the input with the replacement where `masked` (R, N) is true: (R, …)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def embed(self, inputs: Tensor) -> Tensor:
         """Return the differentiable form of the input, of which gradients are taken: (R, …)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradients(self, vectors: Tensor) -> Tensor:
         """Return the gradient of the output's score with respect to embedded inputs, in their shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sum_features(self, x: Tensor) -> Tensor:
         """Sum one row in the shape of embedded inputs (1, …) over what belongs to each feature: (N,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def query_weights(self, length: int) -> Tensor:
         """Return (length,) by how much each position of the last layer determines the output; they sum to 1."""
-        raise NotImplementedError
 
 
 class TextTarget(AttributionTarget):
     """Inputs are token ids (R, S), embedded as token embeddings (R, S, D)."""
 
-    feature_name = "tokens"
+    wording = TEXT_WORDING
     batch_size = 64
 
     def mask(self, masked: Tensor) -> Tensor:
@@ -117,12 +129,7 @@ class TextTarget(AttributionTarget):
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Tensor:
         found: list[Tensor] = []
-
-        def keep(x: Tensor) -> Tensor:
-            found.append(x)
-            return x
-
-        with replace_embeddings(self.model, inputs, keep):
+        with replace_embeddings(self.model, inputs, found.append):
             self.score(inputs)
         if not found:
             raise UserError("the model has no token embeddings of its own to take gradients of; use: occlusion")
@@ -156,7 +163,7 @@ class ImageTarget(AttributionTarget):
     pooled: tuple[int, ...] | None = field(default=None, kw_only=True)
     """The positions that a label is predicted from; None is all of them."""
 
-    feature_name = "patches"
+    wording = Wording("patches")
     batch_size = 16
 
     def mask(self, masked: Tensor) -> Tensor:
@@ -169,8 +176,8 @@ class ImageTarget(AttributionTarget):
         return inputs
 
     def gradients(self, vectors: Tensor) -> Tensor:
-        found = []
-        for part in vectors.split(self.batch_size):
+        found: list[Tensor] = []
+        for part in torch.split(vectors, self.batch_size):
             leaf = part.detach().requires_grad_()
             with torch.enable_grad(), without_cudnn():
                 found += torch.autograd.grad(self.score(leaf).sum(), leaf)
@@ -191,11 +198,11 @@ class ImageTarget(AttributionTarget):
 class ImageTextTarget(ImageTarget):
     """The cosine similarity of an image to each of some texts (C, …), which are further inputs of the model (CLIP)."""
 
-    score_name = "similarity"
+    wording = Wording("patches", "similarity")
     attention_pattern = r"^image\."
 
     def scores(self, inputs: Tensor) -> Tensor:
-        model: Any = self.model
+        model = cast(Clip, self.model)
         texts = model.text_features(**{name: part for name, part in self.inputs.items() if name != self.input_name})
         return model.image_features(inputs) @ texts.T
 
@@ -225,10 +232,10 @@ def one_hot(position: int, length: int) -> Tensor:
 
 
 @contextmanager
-def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)`."""
+def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None."""
 
-    def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         return change(output) if args[0] is ids else None
 
     hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]

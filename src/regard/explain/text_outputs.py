@@ -1,9 +1,9 @@
 """Outputs of runs that read texts: the label of a text, a word of a translation, the next word; and sets of examples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,21 +11,23 @@ import torch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.examples import ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
+from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
 from regard.corpus.table import file_kind
 from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain.faithfulness import GroundTruth
-from regard.explain.image_outputs import image_output, image_outputs
+from regard.explain.image_outputs import caption_word_output, image_label_output, image_outputs, similarity_output
 from regard.explain.selection import (
     PREDICTED,
     ExplainedOutput,
     OutputSelection,
+    explain_label,
     first_token_id,
     label_index,
     pick,
     with_predicted_output,
+    word_alternative,
     word_index,
 )
 from regard.explain.target import AttributionTarget, TextTarget
@@ -48,28 +50,12 @@ NOT_EXPLAINED = (
 REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
-def select_output(run: Any, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
-    """Return the output for a text or an image: the run's prediction, or the selected one."""
-    if run.task.explains is not None and "image" in run.task.reads:
-        return image_output(run, given, selection)
-    if not isinstance(given, str):
-        raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
-    if run.task.explains == "label":
-        return label_output(run, given, selection)
-    if run.task.explains in ("translation", "next_token"):
-        selection.refuse(run, but="word", cure="use --word")
-        if run.task.explains == "translation":
-            return translation_output(run, given, selection)
-        return next_token_output(run, given, selection)
-    raise UserError(NOT_EXPLAINED.format(run=run))
-
-
 def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     output = -1 if selection.label is None else label_index("class", selection.label, run.labels)
     special = run._special_tokens
     paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
-    rows: Any = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
+    rows = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
     end = inputs["source"].size(1) - len(special.suffix)
     if isinstance(rows, PairClassificationRows):
@@ -78,19 +64,14 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
     else:
         positions = list(range(len(special.prefix), end))
     target, tokens = text_target(run, inputs, "source", positions, output, None)
-    other = selection.against
-    return ExplainedOutput(
-        target,
-        tokens,
-        f"the label {run.labels[target.output]!r}, " + ("predicted" if selection.label is None else "selected"),
-        against=None if other is None else (label_index("against", other, run.labels), f"the label {other!r}"),
-    )
+    return explain_label(target, tokens, run.labels, selection)
 
 
 def translation_output(
     run: TranslateRun, text: str, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
     """Return the first token of a word of the run's own translation, or of a reference."""
+    selection.refuse(run, but="word", cure="use --word")
     (source,) = run._ids([text])
     if not source:
         raise UserError("there is nothing to explain in an empty text")
@@ -107,17 +88,17 @@ def translation_output(
     positions = range(len(special.prefix), len(special.prefix) + len(source))
     target, tokens = text_target(run, inputs, "source", positions, translation[step], step)
     first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[step]).strip()!r}"
-    other = selection.against
     return ExplainedOutput(
         target,
         tokens,
         f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=None if other is None else (first_token_id("against", other, tokenizer), f"the word {other!r} in its place"),
+        against=word_alternative(selection.against, tokenizer),
     )
 
 
 def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     """Return the next token after a text: the predicted one, or the first of the selected word."""
+    selection.refuse(run, but="word", cure="use --word")
     ids, tokenizer = run._encode_prompts([text])[0], run.tokenizers[0]
 
     def next_token(option: str, word: str) -> int:
@@ -163,10 +144,30 @@ def replacement_token(tokenizer: Tokenizer) -> int:
     return found
 
 
+OUTPUTS: dict[str, Callable[..., ExplainedOutput]] = {
+    "label": label_output,
+    "translation": translation_output,
+    "next_token": next_token_output,
+    "image_label": image_label_output,
+    "similarity": similarity_output,
+    "caption": caption_word_output,
+}
+"""By what the task explains: (run, text or image, selection) -> output."""
+
+
+def select_output(run: Run, given: ImageInput, selection: OutputSelection = PREDICTED) -> ExplainedOutput:
+    """Return the output for a text or an image: the run's prediction, or the selected one."""
+    if run.task.explains is None:
+        raise UserError(NOT_EXPLAINED.format(run=run))
+    if "image" not in run.task.reads and not isinstance(given, str):
+        raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
+    return OUTPUTS[run.task.explains](run, given, selection)
+
+
 # sets
 
 
-def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path | None = None) -> Any:
+def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path | None = None) -> Examples:
     """Return the validation or a test set of the recipe by name, or the examples of a file.
 
     A file has labelled texts or pairs (.tsv, .jsonl), or a text per line, with its translations in `reference`; for images, a
@@ -188,7 +189,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
         return read_text([path])
     if reference is not None or gold is not None:
         raise UserError(f"--data {data}: --reference and --gold need a file of source sentences")
-    own: dict[str, Any] = {}
+    own: dict[str, Examples] = {}
     if run._huggingface is None:
         valid = run.data.valid
         mixed = isinstance(valid, TaskMixture)
@@ -199,21 +200,17 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     return own[data]
 
 
-def select_outputs(run: Any, examples: Any, number: int, selection: OutputSelection = PREDICTED) -> Iterator[ExplainedOutput]:
+def select_outputs(
+    run: Run, examples: Examples, number: int, selection: OutputSelection = PREDICTED
+) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, selection)
         return
     for index in chosen:
-        if isinstance(examples, SentencePairs) and examples.gold is not None and run.task.explains == "translation":
-            yield from aligned_word_outputs(run, examples.gold[index], index, selection)
-        elif run.task.explains == "translation":
-            text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
-            translation = run._best([text])[0].tokens
-            word_ids = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
-            if word_ids and run._ids([text])[0]:
-                yield translation_output(run, text, replace(selection, word=str(pick(word_ids, index) + 1)), translation)
+        if run.task.explains == "translation" and isinstance(examples, SentencePairs | TextLines):
+            yield from translated_word_outputs(cast(TranslateRun, run), examples, index, selection)
         elif isinstance(examples, LabelledTexts):
             selected = select_output(run, examples.keys()[index], selection)
             if not selected.is_compared_with_itself:
@@ -226,6 +223,20 @@ def select_outputs(run: Any, examples: Any, number: int, selection: OutputSelect
                 yield select_output(run, " ".join(words[:-1]), selection)
         else:
             raise UserError(NOT_EXPLAINED.format(run=run))
+
+
+def translated_word_outputs(
+    run: TranslateRun, examples: SentencePairs | TextLines, index: int, selection: OutputSelection
+) -> Iterator[ExplainedOutput]:
+    """Yield words with their gold alignment where it is known, else one random word of the run's own translation."""
+    if isinstance(examples, SentencePairs) and examples.gold is not None:
+        yield from aligned_word_outputs(run, examples.gold[index], index, selection)
+        return
+    text = examples.source[index] if isinstance(examples, SentencePairs) else examples.text[index]
+    translation = run._best([text])[0].tokens
+    words = [word for word in dict.fromkeys(run.tokenizers[1].word_ids(translation)) if word >= 0]
+    if words and run._ids([text])[0]:
+        yield translation_output(run, text, replace(selection, word=str(pick(words, index) + 1)), translation)
 
 
 def aligned_word_outputs(

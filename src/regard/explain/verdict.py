@@ -1,10 +1,9 @@
 """What the measures of faithfulness mean, in words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from regard.explain.faithfulness import RANDOM_BASELINE
-from regard.explain.target import AttributionTarget
+from regard.explain.target import TEXT_WORDING, Wording
 from regard.scoring.score import Score
 
 SIMILAR_ABOVE, DIFFERENT_BELOW = 0.5, 0.2
@@ -12,25 +11,6 @@ MIN_PERMUTATION_EFFECT = 0.1
 MIN_DIFFERENCE = 0.01
 SAME_MAP_BELOW = 0.1
 """Maps at a smaller distance look the same."""
-
-
-@dataclass(frozen=True)
-class Wording:
-    """The names of the features, and of the score of an output."""
-
-    features: str = "tokens"
-    score: str = "probability"
-
-    @staticmethod
-    def for_target(target: AttributionTarget) -> "Wording":
-        return Wording(target.feature_name, target.score_name)
-
-    @property
-    def examples(self) -> str:
-        return "sentences" if self.features == "tokens" else "images"
-
-
-TEXT_WORDING = Wording()
 
 
 def set_verdict(method: str, scores: Mapping[str, Score], wording: Wording = TEXT_WORDING) -> str:
@@ -57,12 +37,9 @@ def set_verdict(method: str, scores: Mapping[str, Score], wording: Wording = TEX
         if measure in scores:
             parts.append(f"{what} in {scores[measure].score:.0%} of the {wording.examples}")
     if "map distance" in scores:
-        control = scores.get("map distance randomized")
-        selectivity = scores["selectivity"]
-        distance = scores["map distance"].score
-        parts.append(
-            discrimination_verdict(distance, None if control is None else control.score, selectivity.low, selectivity.high)
-        )
+        distance, control = scores["map distance"].score, scores.get("map distance randomized")
+        low, high = scores["selectivity"].low, scores["selectivity"].high
+        parts.append(discrimination_verdict(distance, None if control is None else control.score, low, high))
     return f"{method}: {'; '.join(parts)}."
 
 

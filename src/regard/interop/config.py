@@ -1,16 +1,14 @@
 """Read JSON settings written by others: every value is checked before it is used."""
 
 import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from regard.errors import UserError
 
 MAX_JSON_BYTES = 32 * 2**20
-MISSING = object()
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
@@ -38,11 +36,11 @@ class ConfigFile:
     path: Path
 
     def get(self, name: str) -> Any:
-        """Return the value of a dotted name; MISSING where it is absent or null."""
+        """Return the value of a dotted name; None where it is absent."""
         value: Any = self.values
         for key in name.split("."):
-            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
-        return MISSING if value is None else value
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     def section(self, name: str) -> "ConfigFile":
         """Return a nested object as settings, empty where there is none; the whole where `name` is empty."""
@@ -53,13 +51,13 @@ class ConfigFile:
         """Return the converted value of a name."""
         return self.convert(name, self.get(name), value_type)
 
-    def convert(self, name: str, value: Any, value_type: "ValueType") -> Any:
+    def convert(self, name: str, value: object, value_type: "ValueType") -> Any:
         try:
             return value_type.read(value)
         except ValueError as error:
             raise self.error(name, value, str(error)) from None
 
-    def error(self, name: str, value: Any, expected: str) -> UserError:
+    def error(self, name: str, value: object, expected: str) -> UserError:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + " …"
         return UserError(f"{self.path}: {name} = {shown}: {expected}")
 
@@ -72,12 +70,21 @@ class ValueType:
     write: Callable[[Any], Any] = lambda value: value
 
 
+def is_integer(value: object, minimum: int, maximum: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
+
+
+def is_number(value: object, minimum: float, maximum: float) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and minimum <= value <= maximum
+
+
 def integer(maximum: int = 2**20, minimum: int = 1, offset: int = 0) -> ValueType:
     """An integer; theirs is `offset` larger than ours."""
+    low, high = minimum + offset, maximum + offset
 
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value - offset <= maximum:
-            raise ValueError(f"should be an integer from {minimum + offset} to {maximum + offset}")
+    def read(value: object) -> int:
+        if not is_integer(value, low, high):
+            raise ValueError(f"should be an integer from {low} to {high}")
         return value - offset
 
     return ValueType(read, lambda value: value + offset)
@@ -87,7 +94,7 @@ def int_or_pair(maximum: int = 8192) -> ValueType:
     """One integer, or two: height and width."""
     side = integer(maximum)
 
-    def read(value: Any) -> int | tuple[int, int]:
+    def read(value: object) -> object:
         if not isinstance(value, list | tuple):
             return side.read(value)
         if len(value) != 2:
@@ -101,42 +108,35 @@ def int_or_pair(maximum: int = 8192) -> ValueType:
 def positive_float(maximum: float = 1e9) -> ValueType:
     """A positive number."""
 
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= maximum:
+    def read(value: object) -> float:
+        if not is_number(value, 0, maximum) or not value:
             raise ValueError(f"should be a number above 0, at most {maximum:g}")
         return float(value)
 
     return ValueType(read)
 
 
-def boolean(*, true: Any = True, false: Any = False) -> ValueType:
+def boolean(*, true: object = True, false: object = False) -> ValueType:
     """A boolean of theirs; ours may have other values for true and false."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, bool):
-            raise ValueError("should be true or false")
-        return true if value else false
-
-    def write(value: Any) -> bool:
-        if value not in (true, false):
-            raise ValueError
-        return value == true
-
-    return ValueType(read, write)
+    return mapped(bool, {True: true, False: false}, "should be true or false")
 
 
-def choice(theirs_to_ours: dict[str, str]) -> ValueType:
+def choice(theirs_to_ours: Mapping[str, str]) -> ValueType:
     """One of several strings; where two of theirs mean the same, the first is written."""
+    return mapped(str, theirs_to_ours, f"is not supported; should be {' or '.join(theirs_to_ours)}")
 
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in theirs_to_ours:
-            raise ValueError(f"is not supported; should be {' or '.join(theirs_to_ours)}")
+
+def mapped(theirs: type, theirs_to_ours: Mapping[Any, object], expected: str) -> ValueType:
+    """A value of one of their types, each with its counterpart of ours."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, theirs) or value not in theirs_to_ours:
+            raise ValueError(expected)
         return theirs_to_ours[value]
 
-    def write(value: Any) -> str:
-        for theirs, ours in theirs_to_ours.items():
-            if ours == value:
-                return theirs
-        raise ValueError
+    def write(value: object) -> object:
+        if value not in theirs_to_ours.values():
+            raise ValueError
+        return next(theirs for theirs, ours in theirs_to_ours.items() if ours == value)
 
     return ValueType(read, write)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files import atomic_folder, require_new_folder
-from regard.interop.config import MISSING, ConfigFile, integer
+from regard.interop.config import ConfigFile, integer
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings
-from regard.interop.huggingface_files import huggingface_files, resolve_defaults
+from regard.interop.huggingface_files import LABEL_TASKS, huggingface_files, resolve_defaults
 from regard.interop.preprocessor import read_preprocessor
 from regard.interop.tensor_names import TensorMapper, UnmappedTensors, canonical_name, has_separate_output, to_huggingface_tensors
 from regard.interop.tokenizer_config import find_mask_token, open_tokenizer, read_labels
@@ -34,7 +34,7 @@ COPIED_FILES = (
     "preprocessor_config.json",
 )
 """Files of a folder that are written again unchanged."""
-LABEL_TASKS = ("classify", "tag")
+VOCAB_SIZE = integer(maximum=2**24)
 EXPORTED_AS = {"span-corruption": "translate", "text-to-text": "translate", "regress": "classify"}
 """Tasks whose models are exported as those of another task."""
 
@@ -73,7 +73,7 @@ class HuggingFaceFolder:
     @property
     def data(self) -> dict[str, Any]:
         """The settings as in a recipe's [data]: how images are resized."""
-        return nest_settings(self.settings).get("data", {})
+        return dict(nest_settings(self.settings).get("data", {}))
 
     def weights(self, expected: Mapping[str, torch.Size]) -> dict[str, Tensor]:
         """Return the tensors that our model expects, by our names; all shapes are checked before any tensor is read."""
@@ -116,7 +116,7 @@ def require_single_label(config: ConfigFile, name: str, labels: int, *, allow_re
     problem = config.get("problem_type")
     if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
         raise UserError(f"{config.path}: {name} that predicts several labels or numbers at once is not supported; one of them is")
-    if labels == 1 and (not allow_regression or problem not in (MISSING, "regression")):
+    if labels == 1 and (not allow_regression or problem not in (None, "regression")):
         raise UserError(f"{config.path}: {name} with one label is not supported; it needs at least two")
 
 
@@ -124,10 +124,10 @@ def identify_architecture(config: ConfigFile) -> tuple[ModelFamily, str]:
     """Return the family and the architecture that a config.json names."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        shown = "has no model_type" if model_type is MISSING else f"has model_type {str(model_type)[:60]!r}"
+        shown = "has no model_type" if model_type is None else f"has model_type {str(model_type)[:60]!r}"
         raise UserError(f"{config.path} {shown}; regard supports {', '.join(FAMILIES)}")
     family, architectures = FAMILIES[model_type], config.get("architectures")
-    if architectures is MISSING or architectures == []:
+    if architectures is None or architectures == []:
         return family, family.bare
     name = architectures[0] if isinstance(architectures, list) else architectures
     if not isinstance(name, str) or name not in family.architectures:
@@ -138,13 +138,12 @@ def identify_architecture(config: ConfigFile) -> tuple[ModelFamily, str]:
 
 
 def read_vocab_size(config: ConfigFile) -> int:
-    rows, size = config.get("vocab_size"), integer(maximum=2**24)
-    if rows is MISSING:
+    if config.get("vocab_size") is None:
         raise UserError(f"{config.path} has no vocab_size")
-    for name in ("vocab_size", "decoder_vocab_size"):
-        value = config.convert(name, rows if config.get(name) is MISSING else config.get(name), size)
-        if value != rows:
-            raise config.error(name, value, f"a separate target vocabulary is not supported (vocab_size = {rows})")
+    rows: int = config.read("vocab_size", VOCAB_SIZE)
+    if config.get("decoder_vocab_size") is not None and config.read("decoder_vocab_size", VOCAB_SIZE) != rows:
+        expected = f"a separate target vocabulary is not supported (vocab_size = {rows})"
+        raise config.error("decoder_vocab_size", config.get("decoder_vocab_size"), expected)
     return rows
 
 
@@ -155,11 +154,11 @@ def settings_from_tensors(
     names = {canonical_name(name, family) for name in tensors.shapes}
     settings = {name: present if tensor in names else absent for name, (tensor, present, absent) in architecture.inferred.items()}
     value = config.get("tie_word_embeddings")
-    if family.tie_default is not None and value is not MISSING and not isinstance(value, bool):
+    if family.tie_default is not None and value is not None and not isinstance(value, bool):
         raise config.error("tie_word_embeddings", value, "should be true or false")
     if family.tie_values is None:
         return settings
-    tied = family.tie_default is None or (family.tie_default if value is MISSING else value)
+    tied = family.tie_default is None or (family.tie_default if value is None else value)
     return settings | {"tie": family.tie_values[0 if tied and not has_separate_output(family, tensors) else 1]}
 
 
@@ -184,18 +183,6 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
     return family, name
 
 
-def image_data_settings(run: "Run") -> FlatSettings:
-    """Return how a run resizes its images, if it reads any."""
-    if "image" not in run.task.reads:
-        return {}
-    return {
-        "data.size": run._images.size,
-        "data.resize": run._images.transform.resized,
-        "data.resize_mode": run._images.transform.fit,
-        "data.resample": run._images.transform.resample,
-    }
-
-
 def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
     """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
@@ -205,7 +192,15 @@ def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:
-        settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json"))) | image_data_settings(run)
+        settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
+        if "image" in run.task.reads:
+            images = run._images.transform
+            settings |= {
+                "data.size": images.size,
+                "data.resize": images.resized,
+                "data.resize_mode": images.fit,
+                "data.resample": images.resample,
+            }
         family, name = find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings)
         architecture, unmapped = family.architectures[name], UnmappedTensors()
         files = {

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.files import atomic_folder, require_new_folder
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
+from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def import_ctranslate2() -> ModuleType:
         raise UserError(f"CTranslate2 is not installed: {INSTALL_EXPORT}")
     if "avx512f" in cpu_flags():
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
-    import ctranslate2
-
-    return ctranslate2
+    return importlib.import_module("ctranslate2")
 
 
 def ctranslate2_version() -> str:
@@ -61,10 +59,8 @@ def ctranslate2_version() -> str:
 
 
 def cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
@@ -88,17 +84,14 @@ def unsupported_settings(model: nn.Module) -> list[str]:
     return [name for name, present in problems.items() if present]
 
 
-def require_supported(model: nn.Module, path: Path) -> None:
-    if problems := unsupported_settings(model):
-        raise UserError(f"{path}: CTranslate2 does not support {', '.join(problems[:3])}; use --to hf or --to onnx")
-
-
 def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: str | Path) -> Path:
     """Write a model in float32 as a new folder that CTranslate2 can open."""
     path = require_new_folder(path)
     import_ctranslate2()
-    require_supported(model, path)
-    spec = encoder_decoder_spec(model, tokenizers) if isinstance(model, Transformer) else decoder_spec(model, tokenizers[0])
+    if problems := unsupported_settings(model):
+        raise UserError(f"{path}: CTranslate2 does not support {', '.join(problems[:3])}; use --to hf or --to onnx")
+    assert isinstance(model, Transformer | Gpt)
+    spec = model_spec(model, tokenizers)
     spec.validate()
     spec.optimize(quantization="float32")
     with atomic_folder(path) as folder:
@@ -106,50 +99,45 @@ def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: s
     return path
 
 
-def encoder_decoder_spec(model: Transformer, tokenizers: Sequence[Tokenizer]) -> Any:
+def model_spec(model: Transformer | Gpt, tokenizers: Sequence[Tokenizer]) -> Any:
+    """Return the model as one of CTranslate2's; where the vocabulary lacks a special token, its first token stands in."""
     from ctranslate2.specs import transformer_spec
 
-    settings, options = model.settings, block_options(model)
-    spec = transformer_spec.TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(settings.encoder_layers, settings.heads, **options),
-        transformer_spec.TransformerDecoderSpec(settings.decoder_layers, settings.heads, **options),
-    )
-    fill_stack(spec.encoder, model.encoder, settings)
-    fill_stack(spec.decoder, model.decoder, settings)
-    spec.encoder.embeddings[0].weight = to_numpy(model.source_embedding.table.weight)
-    spec.decoder.embeddings.weight = to_numpy(model.target_embedding.table.weight)
-    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = settings.scale_embedding
-    if settings.scale_output:
-        spec.decoder.scale_outputs = to_numpy(torch.tensor(settings.width**-0.5))
-    fill_linear(spec.decoder.projection, [model.output])
-    source, target = (vocabulary_tokens(tokenizer) for tokenizer in (tokenizers[0], tokenizers[-1]))
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
-    configure(spec.config, model, target, tokenizers[-1].special_tokens)
-    spec.config.decoder_start_token = target[tokenizers[-1].special_tokens.bos]
-    return spec
-
-
-def decoder_spec(model: nn.Module, tokenizer: Tokenizer) -> Any:
-    from ctranslate2.specs import transformer_spec
-
-    assert isinstance(model, Gpt)
-    spec = transformer_spec.TransformerDecoderModelSpec(
-        transformer_spec.TransformerDecoderSpec(
-            model.settings.layers, model.settings.heads, with_encoder_attention=False, **block_options(model)
+    options, tokens = block_options(model), vocabulary_tokens(tokenizers[-1])
+    special_tokens = tokenizers[-1].special_tokens
+    if isinstance(model, Transformer):
+        settings = model.settings
+        spec = transformer_spec.TransformerSpec(
+            transformer_spec.TransformerEncoderSpec(settings.encoder_layers, settings.heads, **options),
+            transformer_spec.TransformerDecoderSpec(settings.decoder_layers, settings.heads, **options),
         )
-    )
+        fill_stack(spec.encoder, model.encoder, settings)
+        spec.encoder.embeddings[0].weight = to_numpy(model.source_embedding.table.weight)
+        spec.decoder.embeddings.weight = to_numpy(model.target_embedding.table.weight)
+        spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = settings.scale_embedding
+        if settings.scale_output:
+            spec.decoder.scale_outputs = to_numpy(torch.tensor(settings.width**-0.5))
+        spec.register_source_vocabulary(vocabulary_tokens(tokenizers[0]))
+        spec.register_target_vocabulary(tokens)
+        spec.config.decoder_start_token = tokens[special_tokens.bos]
+    else:
+        decoder = transformer_spec.TransformerDecoderSpec(
+            model.settings.layers, model.settings.heads, with_encoder_attention=False, **options
+        )
+        spec = transformer_spec.TransformerDecoderModelSpec(decoder)
+        spec.decoder.embeddings.weight = to_numpy(model.token_embedding.weight)
+        spec.decoder.scale_embeddings = False
+        spec.register_vocabulary(tokens)
     fill_stack(spec.decoder, model.decoder, model.settings)
-    spec.decoder.embeddings.weight = to_numpy(model.token_embedding.weight)
-    spec.decoder.scale_embeddings = False
     fill_linear(spec.decoder.projection, [model.output])
-    tokens = vocabulary_tokens(tokenizer)
-    spec.register_vocabulary(tokens)
-    configure(spec.config, model, tokens, tokenizer.special_tokens)
+    spec.config.layer_norm_epsilon = model.settings.norm_epsilon or (1e-6 if model.settings.norm == "rms" else 1e-5)
+    spec.config.bos_token = tokens[special_tokens.bos] if special_tokens.bos != NO_TOKEN else tokens[0]
+    spec.config.eos_token = tokens[special_tokens.eos] if special_tokens.eos != NO_TOKEN else tokens[0]
+    spec.config.unk_token = "<unk>" if "<unk>" in tokens else spec.config.eos_token
     return spec
 
 
-def block_options(model: nn.Module) -> dict[str, Any]:
+def block_options(model: Transformer | Gpt) -> dict[str, Any]:
     from ctranslate2.specs import common_spec
 
     settings: Any = model.settings
@@ -162,15 +150,6 @@ def block_options(model: nn.Module) -> dict[str, Any]:
     if settings.positions.kind == "rotary":
         options |= dict(rotary_dim=settings.width // settings.heads, rotary_interleave=False, rotary_base=settings.positions.base)
     return options
-
-
-def configure(config: Any, model: nn.Module, tokens: Sequence[str], special_tokens: SpecialTokens) -> None:
-    """Set the names of the special tokens; where the vocabulary lacks one, its first token stands in."""
-    settings: Any = model.settings
-    config.layer_norm_epsilon = settings.norm_epsilon or (1e-6 if settings.norm == "rms" else 1e-5)
-    config.bos_token = tokens[special_tokens.bos] if special_tokens.bos != NO_TOKEN else tokens[0]
-    config.eos_token = tokens[special_tokens.eos] if special_tokens.eos != NO_TOKEN else tokens[0]
-    config.unk_token = "<unk>" if "<unk>" in tokens else config.eos_token
 
 
 def vocabulary_tokens(tokenizer: Tokenizer) -> list[str]:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.config import MISSING, ConfigFile, ValueType, integer
+from regard.interop.config import ConfigFile, ValueType, integer
 from regard.tokens.special_tokens import SpecialTokens
 
 FlatSettings = dict[str, Any]
@@ -75,7 +75,7 @@ class ConfigField:
     ours: str
     theirs: str
     type: ValueType = INTEGER
-    default: Any = MISSING
+    default: Any = None
     """The value of theirs when config.json omits it; or a function of our settings read so far."""
     aliases: tuple[str, ...] = ()
     """Older names of theirs."""
@@ -160,7 +160,7 @@ class ModelFamily:
             settings[item.ours] = value
         for name, allowed in self.required.items():
             value = config.get(name)
-            if value is not MISSING and value not in allowed:
+            if value is not None and value not in allowed:
                 raise config.error(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
         for name, value in architecture.settings.items():
             if settings.get(name, value) != value:
@@ -223,10 +223,10 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
 def read_field(item: ConfigField, config: ConfigFile, settings: FlatSettings) -> Any:
     for name in (item.theirs, *item.aliases):
         value = config.get(name)
-        if value is not MISSING:
+        if value is not None:
             return config.convert(name, value, item.type)
     value = item.default(settings) if callable(item.default) else item.default
-    if value is MISSING:
+    if value is None:
         raise UserError(f"{config.path} does not have {item.theirs}")
     return config.convert(item.theirs, value, item.type)
 

@@ -1,7 +1,8 @@
 """Build the files of a Hugging Face folder for a run of ours: config, tokenizer with its special tokens, preprocessor."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from regard.errors import UserError
 from regard.interop.family_rules import FlatSettings, ModelFamily
@@ -11,6 +12,7 @@ from regard.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.tasks.base import Run
+    from regard.tasks.classify import ClassifyRun
 
 TOKEN_CONFIG_NAMES = {
     "pad_token": (SPECIAL_TOKEN_NAMES[PAD], "[PAD]"),
@@ -22,6 +24,14 @@ TOKEN_CONFIG_NAMES = {
 CONFIG_TOKENS = ("pad_token", "bos_token", "eos_token")
 """Those that config.json names."""
 NORM_EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
+DERIVED_DEFAULTS: dict[str, Callable[[FlatSettings], int | float]] = {
+    "key_width": lambda stack: stack["width"] // stack["heads"],
+    "value_width": lambda stack: stack["key_width"],
+    "key_value_heads": lambda stack: stack["heads"],
+    "norm_epsilon": lambda stack: NORM_EPSILON[stack["norm"]],
+}
+LABEL_TASKS = ("classify", "tag")
+"""Tasks whose runs have labels."""
 
 
 def resolve_defaults(settings: FlatSettings) -> FlatSettings:
@@ -29,12 +39,7 @@ def resolve_defaults(settings: FlatSettings) -> FlatSettings:
     resolved = dict(settings)
     for prefix in dict.fromkeys(name.removesuffix("norm") for name in settings if name.split(".")[-1] == "norm"):
         stack = {name.removeprefix(prefix): value for name, value in resolved.items() if name.startswith(prefix)}
-        for name, default in {
-            "key_width": lambda stack: stack["width"] // stack["heads"],
-            "value_width": lambda stack: stack["key_width"],
-            "key_value_heads": lambda stack: stack["heads"],
-            "norm_epsilon": lambda stack: NORM_EPSILON[stack["norm"]],
-        }.items():
+        for name, default in DERIVED_DEFAULTS.items():
             if name in stack and stack[name] is None:
                 resolved[prefix + name] = stack[name] = default(stack)
     return resolved
@@ -50,7 +55,8 @@ def huggingface_files(run: "Run", family: ModelFamily, architecture: str, settin
         files |= text_files(run, family, settings, config)
     if run.recipe.task == "regress":
         config |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if labels := getattr(run, "labels", []):
+    if run.task.name in LABEL_TASKS:
+        labels = cast("ClassifyRun", run).labels
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     return files

@@ -27,16 +27,11 @@ DYNAMIC_AXES = {
 """The first axes of each input, which may have any size."""
 
 
-def require_installed() -> None:
-    missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"--to onnx needs {', '.join(missing)}: {INSTALL_EXPORT}")
-
-
 def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], path: str | Path) -> Path:
     """Write a model to a new folder; `inputs` are an example of what it reads."""
     path = require_new_folder(path)
-    require_installed()
+    if missing := [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UserError(f"--to onnx needs {', '.join(missing)}: {INSTALL_EXPORT}")
     shapes = {name: dict.fromkeys(range(len(DYNAMIC_AXES[name])), torch.export.Dim.DYNAMIC) for name in inputs}
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.config import MISSING, ConfigFile, ValueType, int_or_pair, read_json
+from regard.interop.config import ConfigFile, ValueType, int_or_pair, is_integer, is_number, read_json
 from regard.interop.family_rules import FlatSettings, ModelFamily
 
 RESAMPLE_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -51,17 +51,13 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 def rgb(maximum: float, minimum: float = 0.0) -> ValueType:
     """Three numbers, for red, green and blue; one number stands for all three."""
 
-    def is_valid(value: Any) -> bool:
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and minimum <= value <= maximum
-        )
-
-    def read(value: Any) -> tuple[float, ...]:
+    def read(value: object) -> tuple[float, ...]:
         channels = [value] * 3 if isinstance(value, int | float) else value
-        if not isinstance(channels, list | tuple) or len(channels) != 3 or not all(map(is_valid, channels)):
+        if (
+            not isinstance(channels, list | tuple)
+            or len(channels) != 3
+            or not all(is_number(one, minimum, maximum) for one in channels)
+        ):
             raise ValueError(f"should be three numbers from {minimum:g} to {maximum:g}")
         return tuple(float(one) for one in channels)
 
@@ -82,13 +78,13 @@ def read_preprocessor(folder: Path, family: ModelFamily, size: int | tuple[int, 
         raise UserError(f"{path}: image_processor_type = {kind[:60]!r} is not supported; those of {' and '.join(PROCESSORS)} are")
     config = ConfigFile({**defaults, **values}, path)
     for name in ("do_resize", "do_rescale"):
-        if config.get(name) not in (True, MISSING):
+        if config.get(name) not in (True, None):
             raise config.error(name, config.get(name), "is not supported; only True")
     factor = config.get("rescale_factor")
-    if factor is not MISSING and not (isinstance(factor, int | float) and math.isclose(factor, RESCALE_FACTOR, rel_tol=1e-6)):
+    if factor is not None and not (isinstance(factor, int | float) and math.isclose(factor, RESCALE_FACTOR, rel_tol=1e-6)):
         raise config.error("rescale_factor", factor, "is not supported; only 1/255")
     resample = config.get("resample")
-    if isinstance(resample, bool) or not isinstance(resample, int) or not 0 <= resample < len(RESAMPLE_FILTERS):
+    if not is_integer(resample, 0, len(RESAMPLE_FILTERS) - 1):
         raise config.error("resample", resample, f"should be one of Pillow's numbers, 0 to {len(RESAMPLE_FILTERS) - 1}")
     resized, mode = read_image_size(config, "size", shortest_edge="shortest_edge" in defaults["size"])
     crops = config.get("do_center_crop") is True
@@ -138,11 +134,7 @@ def write_preprocessor(settings: FlatSettings, family: ModelFamily) -> dict[str,
         "image_std": list(settings[f"{family.image_prefix}std"]),
         "resample": RESAMPLE_FILTERS.index(settings["data.resample"]),
         "do_center_crop": crops,
-        "size": {"shortest_edge": resized[0]} if mode == "crop" else height_and_width_json(resized),
+        "size": {"shortest_edge": resized[0]} if mode == "crop" else dict(zip(("height", "width"), resized)),
     }
     config.pop("crop_size", None)
-    return config | ({"crop_size": height_and_width_json(size)} if crops else {})
-
-
-def height_and_width_json(size: tuple[int, int]) -> dict[str, int]:
-    return {"height": size[0], "width": size[1]}
+    return config | ({"crop_size": dict(zip(("height", "width"), size))} if crops else {})

@@ -54,8 +54,11 @@ class TensorMapper:
 
     def read(self, expected: Mapping[str, torch.Size]) -> tuple[dict[str, Tensor], UnmappedTensors]:
         """Return the tensors that our model expects, and what is left. All shapes are checked before any tensor is read."""
-        rules = {ours: self._find_rule(ours) for ours in expected}
-        used = {ours: rule for ours, rule in rules.items() if rule is not None}
+        used = {
+            ours: self.family.find_rule(ours, self.settings, self.architecture)
+            for ours in expected
+            if not ours.startswith(self.architecture.omitted)
+        }
         self._check_shapes(expected, used)
         surplus = self._surplus_names({theirs for _, theirs in used.values()})
         unmapped = UnmappedTensors({name: self._load(name) for name in surplus})
@@ -70,11 +73,6 @@ class TensorMapper:
 
     def _load(self, name: str) -> Tensor:
         return self.files.read(self.file_names[name])
-
-    def _find_rule(self, ours: str) -> tuple[TensorRule, str] | None:
-        return (
-            None if ours.startswith(self.architecture.omitted) else self.family.find_rule(ours, self.settings, self.architecture)
-        )
 
     def _check_shapes(self, expected: Mapping[str, torch.Size], used: Mapping[str, tuple[TensorRule, str]]) -> None:
         """Require that every tensor exists and has the right shape."""
@@ -155,19 +153,18 @@ def to_huggingface_tensors(
 ) -> dict[str, Tensor]:
     """Return their tensors by their names, from our weights and what was left when the folder was read."""
     chunks: dict[str, list[tuple[TensorRule, Tensor]]] = {}
-    in_head: dict[str, bool] = {}
     for ours, tensor in weights.items():
         if not ours.startswith(architecture.omitted):
             rule, theirs = family.find_rule(ours, settings, architecture)
             chunks.setdefault(theirs, []).append((rule, tensor.detach().cpu()))
-            in_head[theirs] = rule.head
     tensors = {
         name: to_huggingface_layout(found, unmapped.leading_rows.get(name)).to(unmapped.dtypes.get(name, torch.float32))
         for name, found in chunks.items()
     } | unmapped.tensors
-    in_head |= {name: matches(name, family.head_tensors) for name in unmapped.tensors}
     prefix = "" if architecture.bare else family.prefix
-    return {name if in_head[name] else prefix + name: tensor for name, tensor in tensors.items()}
+    in_head = {name for name, found in chunks.items() if found[0][0].head and name not in unmapped.tensors}
+    in_head |= {name for name in unmapped.tensors if matches(name, family.head_tensors)}
+    return {name if name in in_head else prefix + name: tensor for name, tensor in tensors.items()}
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -1,11 +1,11 @@
 """Read the tokenizer of a Hugging Face folder, the special tokens its model was trained with, and its labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.interop.config import MISSING, ConfigFile, read_json
+from regard.interop.config import ConfigFile, is_integer, read_json
 from regard.interop.family_rules import ModelFamily
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer, tokens_around_text, tokens_between_texts
@@ -30,19 +30,16 @@ def open_tokenizer(folder: Path, config: ConfigFile, family: ModelFamily, rows: 
         raise UserError(
             f"{path} does not fit the model: {token!r} is token {highest}, the embedding has {rows} rows (vocab_size)"
         )
-    tokenizer.special_tokens = read_special_tokens(tokenizer, config, family, read_generation_config(folder), rows)
+    generation = folder / "generation_config.json"
+    suppressed = read_suppressed_tokens(ConfigFile(read_json(generation) if generation.is_file() else {}, generation), rows)
+    tokenizer.special_tokens = read_special_tokens(tokenizer, config, family, suppressed, rows)
     if problem := family.end_problem(config, tokenizer.special_tokens, highest):
         raise UserError(f"{path} does not fit the model: {problem}")
     return tokenizer
 
 
-def read_generation_config(folder: Path) -> ConfigFile:
-    path = folder / "generation_config.json"
-    return ConfigFile(read_json(path) if path.is_file() else {}, path)
-
-
 def read_special_tokens(
-    tokenizer: Tokenizer, config: ConfigFile, family: ModelFamily, generation: ConfigFile, rows: int
+    tokenizer: Tokenizer, config: ConfigFile, family: ModelFamily, suppressed: Sequence[int], rows: int
 ) -> SpecialTokens:
     """Return the special tokens: around a text those that the tokenizer adds, for an output those that the settings name."""
     prefix, suffix = tokens_around_text(tokenizer)
@@ -62,20 +59,19 @@ def read_special_tokens(
             )
     else:
         bos = prefix[-1] if prefix else NO_TOKEN
-    named = [read_token_id(config, name, rows) for name in family.suppressed]
-    suppressed = dict.fromkeys([*named, *read_suppressed_tokens(generation, rows)])
+    never = dict.fromkeys([*(read_token_id(config, name, rows) for name in family.suppressed), *suppressed])
     return SpecialTokens(
-        bos, eos, prefix, suffix, tuple(token for token in suppressed if token not in (NO_TOKEN, eos)), separator, segment
+        bos, eos, prefix, suffix, tuple(token for token in never if token not in (NO_TOKEN, eos)), separator, segment
     )
 
 
 def read_token_id(config: ConfigFile, name: str, rows: int) -> int:
     """Return a token id from the settings, the first of several; NO_TOKEN where there is none."""
     value = config.get(name)
-    value = value[0] if isinstance(value, list) and value else value
-    if value is MISSING:
+    if value is None:
         return NO_TOKEN
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < rows:
+    value = value[0] if isinstance(value, list) and value else value
+    if not is_integer(value, 0, rows - 1):
         raise config.error(name, value, f"should be one of the {rows} tokens")
     return value
 
@@ -84,11 +80,11 @@ def read_suppressed_tokens(generation: ConfigFile, rows: int) -> list[int]:
     """Return the tokens that are never generated: `suppress_tokens`, and `bad_words_ids` of one token."""
     tokens: list[Any] = []
     for name in ("suppress_tokens", "bad_words_ids"):
-        value: Any = [] if generation.get(name) is MISSING else generation.get(name)
+        value: Any = [] if generation.get(name) is None else generation.get(name)
         if not isinstance(value, list):
             raise generation.error(name, value, "should be a list of tokens")
         tokens += [item[0] if isinstance(item, list) and len(item) == 1 else item for item in value]
-    return [token for token in tokens if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < rows]
+    return [token for token in tokens if is_integer(token, 0, rows - 1)]
 
 
 def find_mask_token(folder: Path, tokenizer: Tokenizer) -> int | None:
@@ -103,10 +99,9 @@ def find_mask_token(folder: Path, tokenizer: Tokenizer) -> int | None:
 def read_labels(config: ConfigFile) -> list[str]:
     """Return the labels of a classifier or tagger, in the order of their ids."""
     labels = config.get("id2label")
-    if labels is MISSING:
-        number = config.get("num_labels")
-        number = 2 if number is MISSING else number
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**16:
+    if labels is None:
+        number = 2 if config.get("num_labels") is None else config.get("num_labels")
+        if not is_integer(number, 1, 2**16):
             raise config.error("num_labels", number, "should be an integer from 1 to 65536")
         return [f"LABEL_{i}" for i in range(number)]
     if (

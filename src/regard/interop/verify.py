@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ TOLERANCE = 1e-4
 """What "equal" means in float32 (DESIGN, Promises)."""
 LayerTensors = dict[str, list[Tensor]]
 """One tensor per layer, by stack or by kind of attention."""
+STATES = {"text": "hidden_states", "encoder": "encoder_hidden_states", "decoder": "decoder_hidden_states"}
+ATTENTION = {
+    "text": "attentions",
+    "encoder": "encoder_attentions",
+    "decoder": "decoder_attentions",
+    "cross": "cross_attentions",
+}
+"""What `transformers` calls them."""
 
 
 @dataclass
@@ -136,8 +145,7 @@ def valid_positions(inputs: ParityInputs, name: str) -> Tensor:
 def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool) -> ParityOutputs:
     """Return the outputs of `transformers`, by the class that the folder names; a bare model's logits are its last hidden states.
     With `generates`, also generate texts."""
-    import transformers
-
+    transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -151,8 +159,7 @@ def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool) -> 
     else:
         names = ("logits", "prediction_logits", "logits_per_image", "last_hidden_state")
         logits = next(outputs[name] for name in names if name in outputs)
-    layers = clip_states_and_attention(outputs) if inputs.positions else states_and_attention(outputs, inputs.target is not None)
-    found = ParityOutputs(logits, *layers)
+    found = ParityOutputs(logits, *states_and_attention(outputs))
     if generates:
         found.greedy = [generate_ids(model, prompt, inputs, 1) for prompt in inputs.prompts]
         found.beam = [generate_ids(model, prompt, inputs, inputs.beam) for prompt in inputs.prompts]
@@ -172,41 +179,27 @@ def transformers_arguments(inputs: ParityInputs, pad: int, segments: int | None)
     return arguments
 
 
-def states_and_attention(outputs: Any, encoder_decoder: bool) -> tuple[LayerTensors, LayerTensors]:
-    if not encoder_decoder:
-        return {"text": list(outputs["hidden_states"])}, {"text": list(outputs["attentions"])}
-    return (
-        {"encoder": list(outputs["encoder_hidden_states"]), "decoder": list(outputs["decoder_hidden_states"])},
-        {
-            "encoder": list(outputs["encoder_attentions"]),
-            "decoder": list(outputs["decoder_attentions"]),
-            "cross": list(outputs["cross_attentions"]),
-        },
+def states_and_attention(outputs: Mapping[str, Any]) -> tuple[LayerTensors, LayerTensors]:
+    """Return the hidden states and attention of every layer; of CLIP those of both towers, and the unit vectors ("features")."""
+    if "vision_model_output" in outputs:
+        towers = {"image": outputs["vision_model_output"], "text": outputs["text_model_output"]}
+        states = {name: list(tower["hidden_states"]) for name, tower in towers.items()}
+        features = [outputs["image_embeds"], outputs["text_embeds"]]
+        return {"features": features, **states}, {name: list(tower["attentions"]) for name, tower in towers.items()}
+    states, attention = (
+        {name: list(outputs[key]) for name, key in names.items() if key in outputs} for names in (STATES, ATTENTION)
     )
-
-
-def clip_states_and_attention(outputs: Any) -> tuple[LayerTensors, LayerTensors]:
-    """Return the states and attention of both towers, and the unit vectors ("features") as states."""
-    towers = {"image": outputs["vision_model_output"], "text": outputs["text_model_output"]}
-    return (
-        {
-            "features": [outputs["image_embeds"], outputs["text_embeds"]],
-            **{name: list(tower["hidden_states"]) for name, tower in towers.items()},
-        },
-        {name: list(tower["attentions"]) for name, tower in towers.items()},
-    )
+    return states, attention
 
 
 def generate_ids(model: Any, prompt: list[int], inputs: ParityInputs, beam: int) -> list[int]:
     """Return what `transformers` generates after a prompt, without special tokens. As in our search, beams continue until no
     unfinished one can win, and at the limit only the end token may follow. No KV cache: theirs miscounts the layers of a T5
     whose decoder is deeper than its encoder."""
-    from transformers import GenerationConfig
-
     special_tokens, encoder_decoder = inputs.special_tokens, inputs.target is not None
     eos = special_tokens.eos
     has_eos = eos != NO_TOKEN
-    settings = GenerationConfig(
+    settings = importlib.import_module("transformers").GenerationConfig(
         num_beams=beam,
         do_sample=False,
         use_cache=False,
@@ -227,7 +220,7 @@ def generate_ids(model: Any, prompt: list[int], inputs: ParityInputs, beam: int)
 
     ids = torch.tensor([prompt])
     model.generation_config = settings
-    generated = model.generate(
+    generated: list[int] = model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings, logits_processor=[force_eos_at_limit]
     )[0].tolist()[start:]
     return generated[: generated.index(eos)] if eos in generated else generated

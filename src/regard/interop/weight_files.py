@@ -42,25 +42,22 @@ def open_config(folder: Path) -> ConfigFile:
 
 def open_tensors(folder: Path, *, allow_pickle: bool = False) -> TensorFiles:
     """Open a folder's weights: safetensors, or with `allow_pickle` a pickle of tensors."""
-    if (folder / SAFETENSORS).is_file():
-        return open_safetensors(folder, [SAFETENSORS], None)
-    if (folder / SAFETENSORS_INDEX).is_file():
-        index = read_weight_map(folder / SAFETENSORS_INDEX, ".safetensors")
-        return open_safetensors(folder, list(dict.fromkeys(index.values())), index)
-    pickles = [name for name in (PICKLE, PICKLE_INDEX) if (folder / name).is_file()]
-    if not pickles:
+    files = [name for name in (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX) if (folder / name).is_file()]
+    if not files:
         raise UserError(
             f"{folder} has no weights ({SAFETENSORS}, or {SAFETENSORS_INDEX} and the files it names); "
             "if there is only a .bin: regard convert SRC DST --allow-pickle"
         )
-    if not allow_pickle:
+    is_pickle = files[0] in (PICKLE, PICKLE_INDEX)
+    if is_pickle and not allow_pickle:
         raise UserError(
-            f"{folder} has its weights in a pickle ({pickles[0]}), which can hold code; to read only the tensors: "
+            f"{folder} has its weights in a pickle ({files[0]}), which can hold code; to read only the tensors: "
             f"regard convert {folder} DST --allow-pickle"
         )
-    if pickles[0] == PICKLE:
-        return open_pickles(folder, [PICKLE])
-    return open_pickles(folder, list(dict.fromkeys(read_weight_map(folder / PICKLE_INDEX, ".bin").values())))
+    has_index = files[0] in (SAFETENSORS_INDEX, PICKLE_INDEX)
+    index = read_weight_map(folder / files[0], ".bin" if is_pickle else ".safetensors") if has_index else None
+    names = [files[0]] if index is None else list(dict.fromkeys(index.values()))
+    return open_pickles(folder, names) if is_pickle else open_safetensors(folder, names, index)
 
 
 def read_weight_map(path: Path, suffix: str) -> dict[str, str]:
@@ -83,7 +80,7 @@ def open_safetensors(folder: Path, names: list[str], index: dict[str, str] | Non
     files: dict[str, Any] = {}
     for name in names:
         try:
-            file = safe_open(folder / name, framework="pt")
+            file: Any = safe_open(folder / name, framework="pt")
             for key in file.keys():  # noqa: SIM118
                 tensor = file.get_slice(key)
                 if tensor.get_dtype() not in SUPPORTED_DTYPES:

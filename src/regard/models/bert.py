@@ -16,7 +16,7 @@ from regard.models.gpt import build_stack, init_normal
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
     from regard.recipe import Regularization
-    from regard.recipe.stacks import EncoderModel
+    from regard.recipe.text_models import EncoderModel
 
 MASK_RATE = 0.15
 """The usual fraction of masked tokens, by which the next-sentence loss is weighted."""

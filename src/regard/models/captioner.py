@@ -27,7 +27,7 @@ from regard.models.transformer import init_xavier
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
     from regard.recipe import Regularization
-    from regard.recipe.captioner import CaptionModel, LstmDecoderModel
+    from regard.recipe.image_models import CaptionModel, LstmDecoderModel
 
 BASELINE_DECAY = 0.9
 """Of the reward baseline: b ← 0.9 b + 0.1 log p (sec. 4.1)."""

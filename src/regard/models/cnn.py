@@ -15,7 +15,7 @@ from regard.attention.positions import LearnedPositions, build_grid_positions
 from regard.layers.convolution import NormalizePixels
 
 if TYPE_CHECKING:
-    from regard.recipe.image_encoders import CnnEncoderModel, MapEncoderModel
+    from regard.recipe.image_models import CnnEncoderModel, MapEncoderModel
 
 GROUPS = 8
 

@@ -13,7 +13,7 @@ from regard.layers.convolution import NormalizePixels
 from regard.models.cnn import ImageFeatureMap
 
 if TYPE_CHECKING:
-    from regard.recipe.image_encoders import EfficientNetEncoderModel
+    from regard.recipe.image_models import EfficientNetEncoderModel
 
 # (blocks, kernel, stride of the first, expansion, channels)
 STAGES = [

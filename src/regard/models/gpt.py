@@ -16,7 +16,7 @@ from regard.layers.state import DecoderState, prefill
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
-    from regard.recipe.stacks import DecoderModel, StackSettings
+    from regard.recipe.text_models import DecoderModel, StackSettings
 
 
 class Gpt(nn.Module):

@@ -7,7 +7,7 @@ from regard.plan.parallelism import GpuCluster, ParallelStrategy, plan_paralleli
 from regard.plan.planner import Plan, plan
 from regard.plan.tables import render, render_text
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time, measure_device
-from regard.plan.training_costs import PUBLISHED_COSTS, CostTable, PublishedSystem, RunCost, compare_costs, run_costs
+from regard.plan.training_costs import PUBLISHED_COSTS, CostTable, PublishedSystem, RunCost, run_costs
 
 __all__ = [
     "DEVICES",
@@ -22,7 +22,6 @@ __all__ = [
     "Plan",
     "PublishedSystem",
     "RunCost",
-    "compare_costs",
     "compare_layer_types",
     "flops_from_time",
     "measure_device",

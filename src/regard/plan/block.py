@@ -1,30 +1,20 @@
 """One encoder block: its parameters, its multiplications, and the short-cut count that lectures give for them."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 
 from regard.errors import UserError
 from regard.layers.block import Block, BlockConfig
-from regard.plan.flops import Component, ComponentTotal, count_components, total_cost
+from regard.plan.flops import ComponentPlan, count_components
 
 
 @dataclass(frozen=True)
-class BlockPlan:
+class BlockPlan(ComponentPlan):
     """The cost of a block on one sequence of this many tokens."""
 
     config: BlockConfig
     tokens: int
-    components: list[Component]
-
-    @property
-    def total(self) -> ComponentTotal:
-        return total_cost(self.components)
-
-    @property
-    def parameters(self) -> int:
-        return self.total.parameters
 
     @property
     def lecture_macs_per_position(self) -> int:
@@ -64,7 +54,7 @@ class BlockPlan:
             "Its conclusion holds: the cost of a sequence grows with the square of its length.",
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "shape": asdict(self.config),
             "tokens": self.tokens,
@@ -100,4 +90,4 @@ def plan_block(
     config = BlockConfig(width, heads, feed_forward, key_width, activation=activation, norm=norm)
     with torch.device("meta"):
         block = Block(config)
-    return BlockPlan(config, tokens, count_components(block, tokens, tokens, prefix="encoder.blocks.0."))
+    return BlockPlan(config, tokens, components=count_components(block, tokens, tokens, prefix="encoder.blocks.0."))

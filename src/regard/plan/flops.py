@@ -71,6 +71,21 @@ def total_cost(components: Iterable[Component]) -> ComponentTotal:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComponentPlan:
+    """What is counted component by component."""
+
+    components: list[Component]
+
+    @property
+    def total(self) -> ComponentTotal:
+        return total_cost(self.components)
+
+    @property
+    def parameters(self) -> int:
+        return self.total.parameters
+
+
 def count_components(model: nn.Module, source: int, target: int, prefix: str = "") -> list[Component]:
     """Return the components of a model for a source and a target of these lengths; tied weights count once, where they come
     first.
@@ -96,7 +111,7 @@ def count_components(model: nn.Module, source: int, target: int, prefix: str = "
 def record_conv_grids(model: nn.Module, size: tuple[int, int]) -> None:
     """Set `grid`, the rows and columns of the output, on every convolution over images of this size."""
 
-    def record(module: nn.Conv2d, args: tuple, output: torch.Tensor) -> None:
+    def record(module: nn.Conv2d, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         module.grid = tuple(output.shape[2:])  # type: ignore[assignment]
 
     for module in model.modules():

@@ -13,7 +13,7 @@ path length is n/k and not log_k n; restricted attention is computed in blocks (
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,13 +81,8 @@ class LayerType(NamedTuple):
     build: Callable[[LayerSizes], Callable[[Tensor], Tensor]]
 
 
-def _self_attention(s: LayerSizes) -> Callable[[Tensor], Tensor]:
+def _attention(s: LayerSizes, mask: Mask | None = None) -> Callable[[Tensor], Tensor]:
     layer = MultiHeadAttention(s.d, s.heads)
-    return lambda x: layer(x, *layer.project_kv(x))
-
-
-def _restricted_attention(s: LayerSizes) -> Callable[[Tensor], Tensor]:
-    layer, mask = MultiHeadAttention(s.d, s.heads), Mask(window=s.window)
     return lambda x: layer(x, *layer.project_kv(x), mask=mask)
 
 
@@ -96,13 +91,10 @@ def _recurrent(s: LayerSizes) -> Callable[[Tensor], Tensor]:
 
     def forward(x: Tensor) -> Tensor:
         zeros = x.new_zeros(x.size(0), 1, s.d)  # (B, layers, D)
-        return layer(x, RecurrentState(zeros, zeros if s.cell == "lstm" else None))[0]
+        output: Tensor = layer(x, RecurrentState(zeros, zeros if s.cell == "lstm" else None))[0]
+        return output
 
     return forward
-
-
-def _convolution(s: LayerSizes) -> Callable[[Tensor], Tensor]:
-    return GatedConvolution(s.d, s.k)
 
 
 def _layers_to_reach(n: int, width: int) -> int:
@@ -121,7 +113,7 @@ LAYER_TYPES = [
         sequential=lambda s: 1,
         path_order="1",
         path=lambda s: 1,
-        build=_self_attention,
+        build=_attention,
     ),
     LayerType(
         name="recurrent",
@@ -145,7 +137,7 @@ LAYER_TYPES = [
         sequential=lambda s: 1,
         path_order="n/k",
         path=lambda s: _layers_to_reach(s.n, s.k),
-        build=_convolution,
+        build=lambda s: GatedConvolution(s.d, s.k),
     ),
     LayerType(
         name="restricted attention",
@@ -157,7 +149,7 @@ LAYER_TYPES = [
         sequential=lambda s: 1,
         path_order="n/r",
         path=lambda s: _layers_to_reach(s.n, s.r),
-        build=_restricted_attention,
+        build=lambda s: _attention(s, Mask(window=s.window)),
     ),
 ]
 
@@ -228,7 +220,7 @@ class LayerComparison:
         )
         return [*notes, *_exponent_notes(self.exponents)]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         s = self.sizes
         return {
             **asdict(s),
@@ -280,7 +272,7 @@ def compare_layer_types(
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return LayerComparison(sizes, _time_layers(over, device, repeats), name)
     all_threads = torch.get_num_threads()
-    with fastest_thread_count(_bind(_convolution(LayerSizes()), torch.randn(1, 512, LayerSizes.d))) as threads:
+    with fastest_thread_count(_bind(GatedConvolution(LayerSizes.d, LayerSizes.k), torch.randn(1, 512, LayerSizes.d))) as threads:
         name = f"cpu, {threads} of {all_threads} threads{' (more were slower)' if threads < all_threads else ''}"
         return LayerComparison(sizes, _time_layers(over, device, repeats), name)
 

@@ -14,7 +14,7 @@ With N parameters on W GPUs, A micro-batches a step, R the parameters outside of
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard.plan.planner import Plan
@@ -74,7 +74,7 @@ class ParallelStrategy:
     def step_seconds(self) -> float:
         return self.compute_seconds + self.exposed_seconds
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "strategy": self.name,
             "memory": {**self.memory, "total": self.total_memory},
@@ -120,11 +120,6 @@ def _batch_fraction(plan: "Plan", gpus: int) -> float:
     return math.ceil(examples / gpus) / examples
 
 
-def _compute_seconds(plan: "Plan", gpus: int, cluster: GpuCluster) -> float:
-    """Return the seconds of the GPU with most examples, which the others wait for."""
-    return plan.flops_per_step * _batch_fraction(plan, gpus) / (cluster.speed * cluster.utilisation)
-
-
 def _memory(plan: "Plan") -> dict[str, int]:
     return next(iter(plan.memory.values()))
 
@@ -136,18 +131,9 @@ def _activation_memory(plan: "Plan", fraction: float) -> dict[str, float]:
 
 def _ddp(plan: "Plan", gpus: int, cluster: GpuCluster) -> ParallelStrategy:
     """Return DDP: the all-reduce of gradients overlaps with the backward pass, two thirds of the computation."""
-    memory = {name: float(_memory(plan).get(name, 0)) for name in MODEL_STATES}
+    states = {name: float(_memory(plan).get(name, 0)) for name in MODEL_STATES}
     sent = 2 * (gpus - 1) / gpus * 4 * plan.parameters
-    compute = _compute_seconds(plan, gpus, cluster)
-    return ParallelStrategy(
-        name="ddp",
-        memory=_nonzero(memory | _activation_memory(plan, _batch_fraction(plan, gpus))),
-        bytes_sent=sent,
-        compute_seconds=compute,
-        exposed_seconds=max(0.0, sent / cluster.bandwidth(gpus) - compute * 2 / 3),
-        capacity=cluster.memory,
-        description="the whole model on every GPU",
-    )
+    return _data_parallel(plan, gpus, cluster, "ddp", "the whole model on every GPU", states, sent, overlap=2 / 3)
 
 
 def _fsdp(plan: "Plan", gpus: int, cluster: GpuCluster) -> ParallelStrategy:
@@ -167,15 +153,31 @@ def _fsdp(plan: "Plan", gpus: int, cluster: GpuCluster) -> ParallelStrategy:
         memory["gradients"] = 4.0 * plan.parameters
     gathered = 2 * micro_batches * (plan.parameters - outside + cross_blocks) + micro_batches * outside
     sent = (gpus - 1) / gpus * 4 * (gathered + plan.parameters + key_value)
-    compute = _compute_seconds(plan, gpus, cluster)
+    return _data_parallel(plan, gpus, cluster, "fsdp", "weights, gradients, optimiser sharded", memory, sent)
+
+
+def _data_parallel(
+    plan: "Plan",
+    gpus: int,
+    cluster: GpuCluster,
+    name: str,
+    description: str,
+    states: dict[str, float],
+    sent: float,
+    overlap: float = 1.0,
+) -> ParallelStrategy:
+    """Return a strategy in which each GPU trains on its part of the batch, and all wait for the one with most examples; a part of
+    the computation overlaps with communication."""
+    fraction = _batch_fraction(plan, gpus)
+    compute = plan.flops_per_step * fraction / (cluster.speed * cluster.utilisation)
     return ParallelStrategy(
-        name="fsdp",
-        memory=_nonzero(memory | _activation_memory(plan, _batch_fraction(plan, gpus))),
+        name=name,
+        memory=_nonzero(states | _activation_memory(plan, fraction)),
         bytes_sent=sent,
         compute_seconds=compute,
-        exposed_seconds=max(0.0, sent / cluster.bandwidth(gpus) - compute),
+        exposed_seconds=max(0.0, sent / cluster.bandwidth(gpus) - compute * overlap),
         capacity=cluster.memory,
-        description="weights, gradients, optimiser sharded",
+        description=description,
     )
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from regard.errors import UserError
 from regard.plan.block import BlockPlan, plan_block
-from regard.plan.flops import Component, ComponentTotal, count_components, record_conv_grids, total_cost
+from regard.plan.flops import ComponentPlan, count_components, record_conv_grids
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
@@ -88,14 +88,13 @@ PAPER_HOURS = {"base": 12.0, "big": 84.0}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ComponentPlan):
     """The cost of training a recipe."""
 
     name: str
     recipe: Recipe
     vocabulary: tuple[int, int]
     lengths: tuple[int, int]
-    components: list[Component]
     memory: dict[str, dict[str, int]]
     """Bytes by purpose, for each precision that the recipe may run in."""
     devices: list[DeviceSpeed]
@@ -103,14 +102,6 @@ class Plan:
     gpus: int = 0
     strategies: list[ParallelStrategy] = field(default_factory=list)
     """Ways to train on this many GPUs, if a number was given."""
-
-    @property
-    def total(self) -> ComponentTotal:
-        return total_cost(self.components)
-
-    @property
-    def parameters(self) -> int:
-        return self.total.parameters
 
     @property
     def flops_per_token(self) -> float:
@@ -151,7 +142,7 @@ class Plan:
         """The paper's figure for that training."""
         return None if self.published_hours is None else flops_from_time(hours=self.published_hours)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         parallelism = [{**s.to_json(), "seconds": s.step_seconds * self.recipe.train.steps} for s in self.strategies]
         return {
             "name": self.name,
@@ -238,8 +229,8 @@ def plan_recipe(
     precisions = ["bf16", "fp32"] if recipe.train.precision == "auto" else [recipe.train.precision]
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
-    components = count_components(model, *lengths)
-    return Plan(name, recipe, vocabulary, lengths, components, memory, list(devices), [*notes, assumption, *frozen])
+    notes, components = [*notes, assumption, *frozen], count_components(model, *lengths)
+    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, components=components)
 
 
 def _input_lengths(recipe: Recipe, lengths: tuple[int, int]) -> tuple[tuple[int, int], str]:
@@ -271,14 +262,14 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
     """Return name, settings and vocabulary sizes of anything that can be planned, and notes on what was assumed."""
     if isinstance(what, Recipe):
         recipe = build_recipe(_apply_overrides(what.model_dump(mode="json", exclude_none=True), overrides))
-        return "recipe", recipe, _target_vocabulary(recipe), _vocabulary_notes(recipe)
+        return "recipe", recipe, *_recipe_vocabulary(recipe)
     if str(what) in PRESET_SETTINGS:
         settings = {"data": {"world": {}}, **copy.deepcopy(PRESET_SETTINGS[str(what)])}
         settings["model"] = {**settings.get("model", {}), "preset": str(what)}
         recipe = build_recipe(_apply_overrides(settings, overrides), name=f"preset {what}")
-        sizes = _target_vocabulary(recipe)
+        sizes, notes = _recipe_vocabulary(recipe)
         if recipe_task(recipe).explains == "image_label":
-            return f"{what} (preset)", recipe, sizes, _vocabulary_notes(recipe)
+            return f"{what} (preset)", recipe, sizes, notes
         why = "as published" if "steps" in settings.get("train", {}) and not overrides else "by default"
         joint = " joint" if recipe.task == "translate" else ""
         per_batch = (
@@ -298,7 +289,7 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
             "and block for one encoder block"
         )
     recipe = read_recipe(path, list(overrides))
-    return path.name, recipe, _target_vocabulary(recipe), _vocabulary_notes(recipe)
+    return path.name, recipe, *_recipe_vocabulary(recipe)
 
 
 def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -315,28 +306,22 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
             return (int(config["labels"]),) * 2, [f"{int(config['labels']):,} labels, as in the run"]
         found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
     except FileNotFoundError:
-        recipe = read_recipe(folder / "recipe.toml")
-        return _target_vocabulary(recipe), _vocabulary_notes(recipe)
+        return _recipe_vocabulary(read_recipe(folder / "recipe.toml"))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
     return found, [f"vocabulary {_format_sizes(found)}, as in the run"]
 
 
-def _target_vocabulary(recipe: Recipe) -> tuple[int, int]:
-    """Return the vocabulary sizes that a recipe aims at."""
-    if hasattr(recipe.model, "codebook_size"):
-        return recipe.model.codebook_size, recipe.model.codebook_size
-    return (IMAGENET_LABELS,) * 2 if recipe_task(recipe).explains == "image_label" else (recipe.tokens.size, recipe.tokens.size)
-
-
-def _vocabulary_notes(recipe: Recipe) -> list[str]:
+def _recipe_vocabulary(recipe: Recipe) -> tuple[tuple[int, int], list[str]]:
+    """Return the vocabulary sizes that a recipe aims at, and a note."""
     if recipe_task(recipe).explains == "image_label":
-        return [f"{IMAGENET_LABELS:,} labels assumed"]
-    if hasattr(recipe.model, "codebook_size"):
-        return [f"a codebook of {recipe.model.codebook_size:,} codes"]
-    kind = "joint" if getattr(recipe.tokens, "joint", True) else "for each language"
-    kind = f" {kind}" if recipe.task == "translate" else ""
-    return [f"vocabulary {recipe.tokens.size:,}{kind}: the target size (tokens.size); small data may give fewer"]
+        return (IMAGENET_LABELS,) * 2, [f"{IMAGENET_LABELS:,} labels assumed"]
+    if codes := getattr(recipe.model, "codebook_size", None):
+        return (codes, codes), [f"a codebook of {codes:,} codes"]
+    size, kind = recipe.tokens.size, ""
+    if recipe.task == "translate":
+        kind = " joint" if getattr(recipe.tokens, "joint", True) else " for each language"
+    return (size, size), [f"vocabulary {size:,}{kind}: the target size (tokens.size); small data may give fewer"]
 
 
 def _format_sizes(sizes: tuple[int, int]) -> str:

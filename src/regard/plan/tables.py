@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -15,7 +15,7 @@ from regard.plan.flops import Component, total_cost
 from regard.plan.layer_types import LAYER_TYPES, LayerComparison, LayerTiming
 from regard.plan.parallelism import GpuCluster, ParallelStrategy
 from regard.plan.planner import Plan
-from regard.plan.training_costs import CostTable
+from regard.plan.training_costs import NOTES, PUBLISHED_COSTS, CostTable
 
 NONE = "–"
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -63,11 +63,11 @@ def render(planned: Planned, *, by_layer: bool = False) -> list[RenderableType]:
         case LayerComparison():
             return _layer_type_tables(planned)
         case CostTable():
-            return [_published_table(planned), *([_runs_table(planned)] if planned.runs else []), *map(_note, planned.notes)]
+            return [_published_table(), *([_runs_table(planned)] if planned.runs else []), *map(_note, NOTES)]
 
 
 def _components_table(plan: Plan, by_layer: bool) -> Table:
-    table = _new_table("component", "parameters", "fraction", "forward FLOPs / token", "fraction")
+    table = _table(["component", "parameters", "fraction", "forward FLOPs / token", "fraction"])
     whole = plan.total
 
     def row(name: str, components: Iterable[Component], style: str = "", parameters: str | None = None) -> None:
@@ -124,83 +124,75 @@ def _group_components(components: list[Component], by_layer: bool) -> Iterable[t
 def _flops_table(plan: Plan) -> Table:
     train = plan.recipe.train
     passes = "2 (R-Drop) × 3" if train.regularize.r_drop else "3"
-    table = _new_table("training", "FLOPs", "")
-    table.columns[2].justify = "left"
-    table.add_row(
-        "per step",
-        _scientific(plan.flops_per_step),
-        f"{passes} × forward (backward is twice), {plan.tokens_per_step:,} positions",
-    )
-    table.add_row(f"all {train.steps:,} steps", _scientific(plan.flops), "matrix products only", style="bold")
-    table.add_row(
-        "rule of thumb",
-        _scientific(plan.rule_of_thumb),
-        f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it",
-    )
+    forward = f"{passes} × forward (backward is twice), {plan.tokens_per_step:,} positions"
+    thumb = f"6 · parameters · positions of one side; ours is {plan.flops / plan.rule_of_thumb:.2f} of it"
+    rows = [
+        ["per step", _scientific(plan.flops_per_step), forward],
+        [f"all {train.steps:,} steps", _scientific(plan.flops), "matrix products only"],
+        ["rule of thumb", _scientific(plan.rule_of_thumb), thumb],
+    ]
     if plan.published_hours is not None and plan.published_flops is not None:
-        table.add_row(
-            "as published",
-            _scientific(plan.published_flops),
-            f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; ours is {plan.flops / plan.published_flops:.2f} of it",
-        )
-    return table
+        ours = f"ours is {plan.flops / plan.published_flops:.2f} of it"
+        published = f"8 P100 × 9.5 TFLOP/s sustained × {plan.published_hours:g} h; {ours}"
+        rows.append(["as published", _scientific(plan.published_flops), published])
+    return _table(["training", "FLOPs", ""], rows, bold="all", left=(0, 2))
 
 
 def _memory_table(plan: Plan) -> Table:
-    table = _new_table(f"memory, {plan.recipe.train.budget(max(plan.lengths)):,} tokens per batch", *plan.memory)
-    for name in dict.fromkeys(name for sizes in plan.memory.values() for name in sizes):
-        estimate = ", estimated" if name == "activations" else ""
-        table.add_row(f"{name}{estimate}", *(_bytes(sizes[name]) if name in sizes else NONE for sizes in plan.memory.values()))
-    table.add_section()
-    table.add_row("total", *(_bytes(sum(sizes.values())) for sizes in plan.memory.values()), style="bold")
-    return table
+    header = [f"memory, {plan.recipe.train.budget(max(plan.lengths)):,} tokens per batch", *plan.memory]
+    rows = _memory_rows(list(plan.memory.values()))
+    return _table(header, [["activations, estimated" if name == "activations" else name, *sizes] for name, *sizes in rows])
+
+
+def _memory_rows(columns: Sequence[Mapping[str, float]]) -> list[list[str]]:
+    """Return a row for every purpose that memory is used for, and the total."""
+    names = dict.fromkeys(name for sizes in columns for name in sizes)
+    rows = [[name, *(_bytes(sizes[name]) if name in sizes else NONE for sizes in columns)] for name in names]
+    return [*rows, ["total", *(_bytes(sum(sizes.values())) for sizes in columns)]]
 
 
 def _time_table(plan: Plan) -> Table:
-    table = _new_table("time on", "TFLOP/s", "utilisation", "per step", "training", "basis")
-    table.columns[-1].justify = "left"
-    for device in plan.devices:
-        table.add_row(
+    rows = [
+        [
             device.name,
             f"{device.speed / 1e12:,.3g}",
             f"{device.utilisation:.0%}",
             _duration(device.seconds(plan.flops_per_step)),
             _duration(device.seconds(plan.flops)),
             device.basis,
-        )
-    return table
+        ]
+        for device in plan.devices
+    ]
+    return _table(["time on", "TFLOP/s", "utilisation", "per step", "training", "basis"], rows, left=(0, 5))
 
 
 def _parallelism_tables(plan: Plan) -> list[RenderableType]:
-    names, cluster = [strategy.name for strategy in plan.strategies], GpuCluster()
-    memory = _new_table(f"each of {plan.gpus:,} GPUs", *names)
-    for name in dict.fromkeys(name for strategy in plan.strategies for name in strategy.memory):
-        memory.add_row(name, *(_bytes(s.memory[name]) if name in s.memory else NONE for s in plan.strategies))
-    memory.add_section()
-    memory.add_row("total", *(_bytes(strategy.total_memory) for strategy in plan.strategies), style="bold")
-    memory.add_row(f"fits {cluster.memory / 1e9:.0f} GB", *("yes" if strategy.fits else "no" for strategy in plan.strategies))
-    steps = _new_table("per step", *names)
-    rows: list[tuple[str, Callable[[ParallelStrategy], str]]] = [
-        ("sent per GPU", lambda s: _bytes(s.bytes_sent)),
-        ("computation", lambda s: _milliseconds(s.compute_seconds)),
-        ("exposed communication", lambda s: _milliseconds(s.exposed_seconds)),
-        ("total", lambda s: _milliseconds(s.step_seconds)),
-        ("positions per second", lambda s: _count(round(plan.tokens_per_step / s.step_seconds))),
-        (f"all {plan.recipe.train.steps:,} steps", lambda s: _duration(s.step_seconds * plan.recipe.train.steps)),
-    ]
-    for name, cell in rows:
-        steps.add_row(name, *map(cell, plan.strategies), style="bold" if name.startswith("all") else "")
+    strategies, cluster = plan.strategies, GpuCluster()
+    names = [strategy.name for strategy in strategies]
+    fits = [f"fits {cluster.memory / 1e9:.0f} GB", *("yes" if strategy.fits else "no" for strategy in strategies)]
+    cells: dict[str, Callable[[ParallelStrategy], str]] = {
+        "sent per GPU": lambda s: _bytes(s.bytes_sent),
+        "computation": lambda s: _milliseconds(s.compute_seconds),
+        "exposed communication": lambda s: _milliseconds(s.exposed_seconds),
+        "total": lambda s: _milliseconds(s.step_seconds),
+        "positions per second": lambda s: _count(round(plan.tokens_per_step / s.step_seconds)),
+        f"all {plan.recipe.train.steps:,} steps": lambda s: _duration(s.step_seconds * plan.recipe.train.steps),
+    }
     about = (
         f"{cluster.name}: {cluster.speed / 1e12:,.0f} TFLOP/s measured in large products, {cluster.utilisation:.0%} utilisation "
         f"as with base; {cluster.node_bandwidth / 1e9:.0f} GB/s among the {cluster.gpus_per_node} of a node, "
         f"{cluster.network_bandwidth / 1e9:.0f} GB/s between nodes, both assumed "
-        "(docs/scaling.md). " + " ".join(f"{strategy.name}: {strategy.description}." for strategy in plan.strategies)
+        "(docs/scaling.md). " + " ".join(f"{strategy.name}: {strategy.description}." for strategy in strategies)
     )
-    return [memory, steps, _note(about)]
+    return [
+        _table([f"each of {plan.gpus:,} GPUs", *names], [*_memory_rows([s.memory for s in strategies]), fits]),
+        _table(["per step", *names], [[name, *map(cell, strategies)] for name, cell in cells.items()], bold="all"),
+        _note(about),
+    ]
 
 
 def _block_tables(plan: BlockPlan) -> list[RenderableType]:
-    table = _new_table("component", "parameters", "multiplications per position", f"per sequence of {plan.tokens:,}")
+    table = _table(["component", "parameters", "multiplications per position", f"per sequence of {plan.tokens:,}"])
 
     def row(name: str, components: Iterable[Component], style: str = "") -> None:
         cost = total_cost(components)
@@ -233,79 +225,81 @@ def _block_tables(plan: BlockPlan) -> list[RenderableType]:
 def _layer_type_tables(found: LayerComparison) -> list[RenderableType]:
     s = found.sizes
     about = f"n = {s.n:,} tokens, width d = {s.d:,}, kernel size k = {s.k}, neighbourhood r = {s.r}, {s.heads} heads"
-    work = _new_table("multiplications", "core, as\ntable 1", "at this\nn and d", "whole\nlayer, ours", "at this\nn and d")
-    order = _new_table("sequential operations, paths", "sequential", "at this n", "longest path", "at this n")
-    for layer in LAYER_TYPES:
-        work.add_row(layer.name, layer.core_order, _count(layer.core(s)), layer.exact_formula(s), _count(layer.exact(s)))
-        order.add_row(layer.name, layer.sequential_order, _count(layer.sequential(s)), layer.path_order, _count(layer.path(s)))
-    page: list[RenderableType] = [_heading("layer types (Vaswani et al. 2017, table 1)", [about]), work, order]
     titles = {"n": f"Milliseconds over n, at d = {s.d:,}", "d": f"Milliseconds over d, at n = {s.n:,}"}
-    page += [_times_table(titles[over], over, timings) for over, timings in found.over.items()]
-    return [*page, *([_exponents_table(found)] if found.over else []), *map(_note, found.notes)]
+    return [
+        _heading("layer types (Vaswani et al. 2017, table 1)", [about]),
+        _table(
+            ["multiplications", "core, as\ntable 1", "at this\nn and d", "whole\nlayer, ours", "at this\nn and d"],
+            [[t.name, t.core_order, _count(t.core(s)), t.exact_formula(s), _count(t.exact(s))] for t in LAYER_TYPES],
+        ),
+        _table(
+            ["sequential operations, paths", "sequential", "at this n", "longest path", "at this n"],
+            [[t.name, t.sequential_order, _count(t.sequential(s)), t.path_order, _count(t.path(s))] for t in LAYER_TYPES],
+        ),
+        *(_times_table(titles[over], over, timings) for over, timings in found.over.items()),
+        *([_exponents_table(found)] if found.over else []),
+        *map(_note, found.notes),
+    ]
 
 
 def _times_table(title: str, over: str, timings: list[LayerTiming]) -> Table:
-    table = _new_table(over, *(layer.name for layer in LAYER_TYPES), title=title)
-    table.columns[0].justify = "right"
+    rows = []
     for value in sorted({getattr(t, over) for t in timings}):
         found = {t.layer: t.quartiles for t in timings if getattr(t, over) == value}
-        table.add_row(f"{value:,}", *(_median_and_quartiles(*found[layer.name], scale=1e3) for layer in LAYER_TYPES))
-    return table
+        rows.append([f"{value:,}", *(_median_and_quartiles(*found[layer.name], scale=1e3) for layer in LAYER_TYPES)])
+    return _table([over, *(layer.name for layer in LAYER_TYPES)], rows, title=title, left=())
 
 
 def _exponents_table(found: LayerComparison) -> Table:
-    table = _new_table(
-        "layer",
-        "over",
-        "core, as\ntable 1",
-        "whole layer,\ncounted",
-        "measured",
-        "at sizes",
-        title="Growth: exponents at the largest sizes",
-    )
-    for exponent in found.exponents:
-        low, median, high = exponent.measured
-        table.add_row(
+    header = ["layer", "over", "core, as\ntable 1", "whole layer,\ncounted", "measured", "at sizes"]
+    rows = [
+        [
             exponent.layer,
             exponent.over,
             f"{exponent.core:.2f}",
             f"{exponent.exact:.2f}",
-            f"{median:.2f} ({low:.2f}–{high:.2f})",
+            "{1:.2f} ({0:.2f}–{2:.2f})".format(*exponent.measured),
             ", ".join(map(str, exponent.sizes)),
-        )
-    return table
+        ]
+        for exponent in found.exponents
+    ]
+    return _table(header, rows, title="Growth: exponents at the largest sizes")
 
 
-def _published_table(costs: CostTable) -> Table:
-    title = "Published (Vaswani et al. 2017, table 2)"
-    table = _new_table("system", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", title=title)
-    for row in costs.published:
-        table.add_row(
-            row.name,
-            row.bleu_de or NONE,
-            row.bleu_fr or NONE,
-            _scientific(row.flops_de),
-            _scientific(row.flops_fr),
-            style="bold" if row.name.startswith("Transformer") else "",
-        )
-    return table
+def _published_table() -> Table:
+    rows = [
+        [row.name, row.bleu_de or NONE, row.bleu_fr or NONE, _scientific(row.flops_de), _scientific(row.flops_fr)]
+        for row in PUBLISHED_COSTS
+    ]
+    header = ["system", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr"]
+    return _table(header, rows, title="Published (Vaswani et al. 2017, table 2)", bold="Transformer")
 
 
 def _runs_table(costs: CostTable) -> Table:
-    table = _new_table("run", "test set", "BLEU", "95% interval", "steps", "FLOPs", title="Your own runs")
-    table.columns[1].justify = "left"
+    rows = []
     for row in costs.runs:
         interval = NONE if row.low is None or row.high is None else f"{row.low:.1f} to {row.high:.1f}"
         score = NONE if row.bleu is None else f"{row.bleu:.2f}"
-        table.add_row(row.name, row.test or "not evaluated", score, interval, _count(row.steps), _scientific(row.flops))
-    return table
+        rows.append([row.name, row.test or "not evaluated", score, interval, _count(row.steps), _scientific(row.flops)])
+    return _table(["run", "test set", "BLEU", "95% interval", "steps", "FLOPs"], rows, title="Your own runs", left=(0, 1))
 
 
-def _new_table(first: str, *others: str, title: str | None = None) -> Table:
+def _table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    title: str | None = None,
+    bold: str = "total",
+    left: Sequence[int] = (0,),
+) -> Table:
+    """Return a table; `left` are its left-aligned columns. A row whose name begins with `bold` is bold; a total is set apart."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", header_style="dim")
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index in left else "right", no_wrap=index == 0)
+    for row in rows:
+        if row[0] == bold == "total":
+            table.add_section()
+        table.add_row(*row, style="bold" if row[0].startswith(bold) else "")
     return table
 
 
@@ -340,13 +334,10 @@ def _median_and_quartiles(low: float, median: float, high: float, scale: float =
 
 
 def _bytes(count: float) -> str:
-    unit = "KiB"
-    count /= 1024
-    for larger in ("MiB", "GiB", "TiB"):
-        if count < 1000:
-            break
-        count, unit = count / 1024, larger
-    return f"{count:,.1f} {unit}"
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= 1000 * (size / 1024):
+            return f"{count / size:,.1f} {unit}"
+    return f"{count / 1024:,.1f} KiB"
 
 
 def _milliseconds(seconds: float) -> str:

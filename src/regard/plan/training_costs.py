@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.errors import UserError
 from regard.plan.planner import TYPICAL_LENGTH, plan_recipe, run_vocabulary
@@ -57,29 +56,21 @@ class RunCost(NamedTuple):
     flops: float | None
 
 
-@dataclass(frozen=True)
-class CostTable:
-    """Published systems and runs."""
+class CostTable(NamedTuple):
+    """The published systems, and runs beside them (see `run_costs`)."""
 
-    published: list[PublishedSystem]
-    runs: list[RunCost]
-    notes: list[str]
+    runs: Sequence[RunCost] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         published = [
             {
                 **row._asdict(),
                 "bleu_de": None if row.bleu_de is None else float(row.bleu_de),
                 "bleu_fr": None if row.bleu_fr is None else float(row.bleu_fr),
             }
-            for row in self.published
+            for row in PUBLISHED_COSTS
         ]
-        return {**asdict(self), "published": published, "runs": [row._asdict() for row in self.runs]}
-
-
-def compare_costs(runs: Sequence[RunCost] = ()) -> CostTable:
-    """Return the published table and runs beside it (see `run_costs`)."""
-    return CostTable(PUBLISHED_COSTS, list(runs), NOTES)
+        return {"published": published, "runs": [row._asdict() for row in self.runs], "notes": NOTES}
 
 
 def run_costs(folders: Sequence[str | Path]) -> list[RunCost]:
@@ -93,9 +84,8 @@ def _run_rows(folder: Path) -> list[RunCost]:
     recipe = read_recipe(folder / "recipe.toml")
     vocabulary, _ = run_vocabulary(folder)
     steps = _completed_steps(folder / "log.jsonl")
-    flops = None
-    if getattr(recipe.model, "features", None) is None:  # otherwise another run does part of the work
-        flops = plan_recipe(str(folder), recipe, vocabulary).flops_per_step * steps
+    features = getattr(recipe.model, "features", None)  # another run that does part of the work
+    flops = None if features else plan_recipe(str(folder), recipe, vocabulary).flops_per_step * steps
     path, rows = folder / "scores.json", []
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))

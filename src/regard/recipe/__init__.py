@@ -12,7 +12,6 @@ from regard.recipe.base import (
     require_fixed_split,
     require_patches,
 )
-from regard.recipe.captioner import CaptionModel, LstmDecoderModel, TransformerDecoderModel
 from regard.recipe.data import (
     AlgorithmWorld,
     BaseData,
@@ -27,41 +26,54 @@ from regard.recipe.data import (
     TextData,
     TokenSettings,
 )
-from regard.recipe.image_encoders import CnnEncoderModel, EfficientNetEncoderModel, PatchesEncoderModel
+from regard.recipe.image_models import (
+    VITS,
+    CaptionModel,
+    CnnEncoderModel,
+    EfficientNetEncoderModel,
+    GridPositionSettings,
+    LstmDecoderModel,
+    PatchesEncoderModel,
+    TransformerDecoderModel,
+    VitModel,
+)
 from regard.recipe.image_text import (
     CLIPS,
     ClipModel,
     ContrastiveTraining,
+    DalleModel,
+    DvaeModel,
+    ImageCodesSource,
+    ImageSampling,
     ImageTextData,
     ImageTowerModel,
     TextTowerModel,
 )
 from regard.recipe.images import (
-    VITS,
     AugmentSettings,
     BaseImageData,
     CaptionedImageData,
-    GridPositionSettings,
     ImageTraining,
     LabelledImageData,
     RandAugment,
-    VitModel,
 )
 from regard.recipe.model import PRESETS, Model, PositionSettings, RecurrentModel, TransformerModel, UniversalModel
 from regard.recipe.parse import apply_override, parse_settings, read_settings, validate_recipe
-from regard.recipe.recurrent import (
+from regard.recipe.settings import Settings, allowed_kinds, settings_in
+from regard.recipe.task_mixture import TaskData, TasksData
+from regard.recipe.text_models import (
+    DECODERS,
+    ENCODERS,
     ContextualFeatures,
+    DecoderModel,
     ElmoModel,
+    EncoderModel,
     LanguageModel,
     RecurrentDecoderModel,
     RecurrentEncoderModel,
     TextEncoderModel,
     WordVectors,
 )
-from regard.recipe.settings import Settings, allowed_kinds, settings_in
-from regard.recipe.stacks import DECODERS, ENCODERS, DecoderModel, EncoderModel
-from regard.recipe.task_mixture import TaskData, TasksData
-from regard.recipe.text_to_image import DalleModel, DvaeModel, ImageCodesSource, ImageSampling
 from regard.recipe.training import (
     DecodeSettings,
     InitFrom,

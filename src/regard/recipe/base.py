@@ -8,8 +8,8 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from regard.recipe.data import TokenSettings
-from regard.recipe.image_encoders import EfficientNetEncoderModel, MapEncoderModel
-from regard.recipe.images import BaseImageData, VitModel, height_and_width
+from regard.recipe.image_models import EfficientNetEncoderModel, MapEncoderModel, VitModel
+from regard.recipe.images import BaseImageData, height_and_width
 from regard.recipe.settings import Count, Fraction, Settings
 from regard.recipe.training import DecodeSettings, TextTraining
 
@@ -84,7 +84,7 @@ class Answering(Settings):
     """Where questions may be unanswerable: give no answer if its score exceeds the best answer's by more than this."""
 
 
-def require_fixed_split(recipe: Any) -> None:
+def require_fixed_split(recipe: Recipe) -> None:
     """Refuse BPE-dropout together with `data.too_long = 'split'`."""
     if recipe.data.too_long == "split" and recipe.train.regularize.bpe_dropout:
         raise ValueError(
@@ -93,7 +93,7 @@ def require_fixed_split(recipe: Any) -> None:
         )
 
 
-def require_encoder(recipe: Any, encoder: VitModel | MapEncoderModel, setting: str) -> None:
+def require_encoder(recipe: Recipe, encoder: VitModel | MapEncoderModel, setting: str) -> None:
     """Check that an image encoder can read the images, and has weights if it is frozen."""
     if isinstance(encoder, VitModel):
         require_patches(recipe.data, encoder, setting)

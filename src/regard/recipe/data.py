@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Files, Settings, kind_discriminator
+from regard.recipe.settings import Count, Files, Settings, discriminate_by_kind
 
 
 class BilingualWorld(Settings):
@@ -65,11 +65,7 @@ AnyWorld = Annotated[
     | Annotated[AlgorithmWorld, Tag("copy")]
     | Annotated[AlgorithmWorld, Tag("addition")]
     | Annotated[ShapesWorld, Tag("shapes")],
-    Discriminator(
-        kind_discriminator("bilingual"),
-        custom_error_type="kind",
-        custom_error_message="should be bilingual, copy, addition or shapes",
-    ),
+    discriminate_by_kind("bilingual", "bilingual, copy, addition or shapes"),
 ]
 
 
@@ -110,21 +106,16 @@ class Data(BaseData):
             raise ValueError("no validation set: give data.valid, or data.held_out = 1000 to hold out lines of the training data")
         if self.valid and self.held_out:
             raise ValueError("give data.valid or data.held_out, not both")
-        return self
-
-    @model_validator(mode="after")
-    def check_pair_world(self) -> "Data":
         if isinstance(self.world, AlgorithmWorld) and not isinstance(self, PairData):
             raise ValueError(
                 f"data.world.kind = {self.world.kind!r} is for the tasks translate and text-to-text; "
                 "change the task, or use another world"
             )
-        return self
-
-    @model_validator(mode="after")
-    def check_image_world(self) -> "Data":
         if isinstance(self.world, ShapesWorld) and not self.has_images:
-            raise ValueError("data.world.kind = 'shapes' has images, and this task reads texts")
+            raise ValueError(
+                "data.world.kind = 'shapes' has images, and this task reads texts; use data.world.kind = 'bilingual', or a task "
+                "of images such as caption"
+            )
         return self
 
 

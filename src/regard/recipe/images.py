@@ -1,28 +1,14 @@
-"""Settings of image data, of the Vision Transformer, and of augmentation."""
+"""Settings of image data, of augmentation, and of training on images."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from regard.recipe.data import Data, ShapesWorld
-from regard.recipe.model import BlockSettings, with_preset
 from regard.recipe.settings import Count, Fraction, Settings
 from regard.recipe.training import Training
 
 Side = Annotated[int, Field(ge=1, le=8192)]
-UnitInterval = Annotated[float, Field(ge=0, le=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-
-VIT: dict[str, Any] = dict(norm_epsilon=1e-6)
-VITS: dict[str, dict[str, Any]] = {
-    "vit-tiny": dict(layers=12, width=192, heads=3, feed_forward=768, patch_size=16, **VIT),
-    "vit-small": dict(layers=12, width=384, heads=6, feed_forward=1536, patch_size=16, **VIT),
-    "vit-base": dict(layers=12, width=768, heads=12, feed_forward=3072, patch_size=16, **VIT),
-    "vit-large": dict(layers=24, width=1024, heads=16, feed_forward=4096, patch_size=16, **VIT),
-    "vit-cifar-tiny": dict(layers=6, width=192, heads=3, feed_forward=768, patch_size=4, **VIT),
-    "vit-cifar": dict(layers=9, width=384, heads=6, feed_forward=1536, patch_size=4, **VIT),
-}
-"""Dosovitskiy et al. 2021, table 1, and Touvron et al. 2021, table 1; and two for images of 32 pixels."""
 
 
 def height_and_width(given: int | tuple[int, int]) -> tuple[int, int]:
@@ -58,13 +44,9 @@ class BaseImageData(Data):
         return self.height_width if self.resize is None else height_and_width(self.resize)
 
     @model_validator(mode="after")
-    def check_crop(self) -> Self:
+    def check_size(self) -> Self:
         if any(whole < part for whole, part in zip(self.resized, self.height_width)):
             raise ValueError(f"data.resize = {self.resize} is smaller than data.size = {self.size}, which is cropped from it")
-        return self
-
-    @model_validator(mode="after")
-    def check_world(self) -> Self:
         if self.world is None:
             return self
         if not isinstance(self.world, ShapesWorld):
@@ -95,73 +77,6 @@ class CaptionedImageData(BaseImageData):
     captions: list[int | str] = [1]
     """The columns of the captions, or the fields of a .jsonl or of a shard's .json, each a text or a list of texts; an image that
     occurs in several lines has the captions of all of them."""
-
-
-class GridPositionSettings(Settings):
-    """Positions of the patches of an image."""
-
-    kind: Literal["learned", "sinusoidal", "none"] = "learned"
-    """`sinusoidal` gives half of the width to the row and half to the column."""
-    base: float = Field(10_000.0, gt=1)
-    """The constant of the sinusoids."""
-
-
-class VitModel(BlockSettings):
-    """The Vision Transformer (Dosovitskiy et al. 2021): the patches of an image are its tokens. Any field of a preset may be
-    overridden."""
-
-    kind: Literal["vit"]
-    preset: Literal["vit-tiny", "vit-small", "vit-base", "vit-large", "vit-cifar-tiny", "vit-cifar"] | None = None
-    layers: Count = 12
-    width: Count = 192
-    heads: Count = 3
-    feed_forward: Count = 768
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
-    norm_first: bool = True
-    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm)."""
-    patch_size: Side | tuple[Side, Side] = 16
-    """Height and width of a patch in pixels; one number is both."""
-    pool: Literal["class", "mean"] = "class"
-    """What the image's vector comes from: a class token before the patches, or the mean of all patches."""
-    distilled: Literal["none", "token", "head"] = "none"
-    """DeiT's distillation token (Touvron et al. 2021): it is read (`token`), or has a head of its own whose logits are averaged
-    (`head`)."""
-    positions: GridPositionSettings = GridPositionSettings()
-    mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.5, 0.5, 0.5)
-    """Mean of red, green and blue (0 to 1), which is subtracted."""
-    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
-    """Standard deviation, which the difference is divided by."""
-    embedding_norm: bool = False
-    """Normalise the embeddings before the first layer, as CLIP does."""
-    patch_bias: bool = True
-    """Bias of the patch embedding."""
-
-    @property
-    def prefix_tokens(self) -> int:
-        """Positions before the patches."""
-        return (self.pool == "class") + (self.distilled != "none")
-
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the rows and columns of patches of an image."""
-        return size[0] // height_and_width(self.patch_size)[0], size[1] // height_and_width(self.patch_size)[1]
-
-    def length(self, size: tuple[int, int]) -> int:
-        """Return the positions of an image."""
-        rows, columns = self.grid(size)
-        return self.prefix_tokens + rows * columns
-
-    @model_validator(mode="before")
-    @classmethod
-    def fill_from_preset(cls, given: Any) -> Any:
-        return with_preset(given, VITS)
-
-    @model_validator(mode="after")
-    def check_tokens(self) -> Self:
-        if self.positions.kind == "sinusoidal" and self.width % 4:
-            raise ValueError(f"model.width = {self.width}: sinusoidal positions of two dimensions need a multiple of 4")
-        if self.distilled != "none" and self.pool == "mean":
-            raise ValueError("model.distilled: the distillation token goes with the class token; set model.pool = 'class'")
-        return self
 
 
 class RandAugment(Settings):

@@ -1,11 +1,13 @@
 """Settings of Transformer blocks, and of the models that translate."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Settings, kind_discriminator
+from regard.recipe.settings import Count, Settings, discriminate_by_kind
 
+Score = Literal["none", "dot", "scaled", "general", "additive", "cosine"]
 T5: dict[str, Any] = dict(
     norm="rms",
     norm_first=True,
@@ -62,7 +64,7 @@ class BlockSettings(Settings):
     norm_epsilon: float | None = Field(None, gt=0)
     """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False
-    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as published)."""
+    """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
     bias: bool = True
     """Bias of the projections and the feed-forward layer."""
     residual: bool = True
@@ -103,7 +105,7 @@ class TextBlockSettings(PositionedBlockSettings):
     """Longest text in tokens."""
 
 
-def with_preset(given: Any, presets: dict[str, dict[str, Any]]) -> Any:
+def with_preset(given: object, presets: Mapping[str, Mapping[str, object]]) -> object:
     """Return settings with the missing ones filled in from their preset."""
     return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
 
@@ -130,7 +132,7 @@ class TransformerModel(TextBlockSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def fill_from_preset(cls, given: Any) -> Any:
+    def fill_from_preset(cls, given: object) -> object:
         return with_preset(given, PRESETS)
 
     @model_validator(mode="after")
@@ -140,7 +142,20 @@ class TransformerModel(TextBlockSettings):
         return self
 
 
-class RecurrentModel(Settings):
+class RecurrentSettings(Settings):
+    """Settings of models with recurrent cells."""
+
+    kind: str
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    width: Count = 256
+    """Width of the states; two directions share it."""
+    embedding_width: Count | None = None
+    """Default: `width`."""
+    max_length: int = Field(256, ge=2)
+    """Longest text in tokens."""
+
+
+class RecurrentModel(RecurrentSettings):
     """Sequence to sequence with recurrent cells, with attention or without (Sutskever et al. 2014; Bahdanau et al. 2015;
     Luong et al. 2015)."""
 
@@ -148,13 +163,9 @@ class RecurrentModel(Settings):
     cell: Literal["rnn", "lstm", "gru"] = "gru"
     encoder_layers: Count = 1
     decoder_layers: Count = 1
-    width: Count = 256
-    """Width of the states; two directions share it."""
-    embedding_width: Count | None = None
-    """Default: `width`."""
     bidirectional: bool = True
     """Bidirectional encoder."""
-    attention: Literal["none", "dot", "scaled", "general", "additive", "cosine"] = "additive"
+    attention: Score = "additive"
     """The score function; `none` passes the whole source through one vector."""
     decoder: Literal["bahdanau", "luong"] = "bahdanau"
     """Attend before each step with the previous state (Bahdanau), or after it with the new one (Luong)."""
@@ -164,8 +175,6 @@ class RecurrentModel(Settings):
     """Width of the additive score. Default: `width`."""
     tie: Literal["all", "target", "none"] = "none"
     """Share embedding weights, as in the Transformer; needs embedding_width = width."""
-    max_length: int = Field(256, ge=2)
-    """Longest sentence in tokens."""
 
     @model_validator(mode="after")
     def fits(self) -> "RecurrentModel":
@@ -203,11 +212,7 @@ Model = Annotated[
     Annotated[TransformerModel, Tag("transformer")]
     | Annotated[RecurrentModel, Tag("recurrent")]
     | Annotated[UniversalModel, Tag("universal")],
-    Discriminator(
-        kind_discriminator("transformer"),
-        custom_error_type="kind",
-        custom_error_message="should be transformer, recurrent or universal",
-    ),
+    discriminate_by_kind("transformer", "transformer, recurrent or universal"),
 ]
 
 

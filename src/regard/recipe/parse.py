@@ -2,10 +2,10 @@
 
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_origin
+from typing import Union, get_origin
 
 from pydantic import ValidationError
 
@@ -36,7 +36,7 @@ FORMER_NAMES = {
 """Settings that difflib would not match to their present name, for "did you mean" alone."""
 
 
-def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, object]:
     """Return the nested settings of a TOML file, with `a.b=c` overrides applied."""
     path = Path(path)
     try:
@@ -58,7 +58,7 @@ def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
     return parse_settings(text, overrides, name=str(path))
 
 
-def parse_settings(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> dict[str, Any]:
+def parse_settings(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> dict[str, object]:
     """Return the nested settings of a TOML text, with `a.b=c` overrides applied."""
     try:
         settings = tomllib.loads(text)
@@ -69,7 +69,7 @@ def parse_settings(text: str, overrides: Sequence[str] = (), *, name: str = "rec
     return settings
 
 
-def validate_recipe(recipe: type[Recipe], settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+def validate_recipe(recipe: type[Recipe], settings: Mapping[str, object], *, name: str = "recipe") -> Recipe:
     """Return the recipe of this type with these settings, or raise the first problem in one line."""
     try:
         return recipe.model_validate(settings)
@@ -77,7 +77,7 @@ def validate_recipe(recipe: type[Recipe], settings: dict[str, Any], *, name: str
         raise UserError(f"{name}: {describe_error(error, recipe)}") from None
 
 
-def apply_override(settings: dict[str, Any], override: str) -> None:
+def apply_override(settings: dict[str, object], override: str) -> None:
     """Set `a.b=c` in nested settings; c is read as TOML, or as a plain string if it is none."""
     path, equals, value = override.partition("=")
     keys = path.strip().split(".")
@@ -88,9 +88,10 @@ def apply_override(settings: dict[str, Any], override: str) -> None:
     except (ValueError, RecursionError):
         parsed = value.strip()
     for key in keys[:-1]:
-        settings = settings.setdefault(key, {})
-        if not isinstance(settings, dict):
+        section = settings.setdefault(key, {})
+        if not isinstance(section, dict):
             raise UserError(f"--set {override!r}: {key} is a value, not a section with settings")
+        settings = section
     settings[keys[-1]] = parsed
 
 
@@ -119,7 +120,7 @@ def suggest(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     """Return the repr of any value, at most MAX_SHOWN characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -1,9 +1,8 @@
 """The base class of all settings: frozen, checked, without unknown keys."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -21,17 +20,17 @@ def allowed_kinds(settings: type[Settings]) -> tuple[str, ...]:
     return get_args(settings.model_fields["kind"].annotation)
 
 
-def settings_in(annotation: Any) -> list[type[Settings]]:
+def settings_in(annotation: object) -> list[type[Settings]]:
     """Return the settings classes among the options of a type."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, Settings) else []
     return list(dict.fromkeys(found for option in get_args(annotation) for found in settings_in(option)))
 
 
-def kind_discriminator(default: str) -> Callable[[Any], str]:
-    """Return a pydantic discriminator that reads `kind`, with a default if it is missing."""
+def discriminate_by_kind(default: str, choices: str) -> Discriminator:
+    """Return a pydantic discriminator that reads `kind`, with a default if it is missing; an error names the choices."""
 
-    def kind(given: Any) -> str:
-        return given.get("kind", default) if isinstance(given, dict) else getattr(given, "kind", default)
+    def kind(given: object) -> str:
+        return str(given.get("kind", default) if isinstance(given, dict) else getattr(given, "kind", default))
 
-    return kind
+    return Discriminator(kind, custom_error_type="kind", custom_error_message=f"should be {choices}")

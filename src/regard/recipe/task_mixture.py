@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -38,7 +38,7 @@ class TaskData(PairData):
 
     @model_validator(mode="before")
     @classmethod
-    def truncate_by_default(cls, given: Any) -> Any:
+    def truncate_by_default(cls, given: object) -> object:
         if isinstance(given, dict) and given.get("kind", "translate") != "translate":
             return {"too_long": "truncate", **given}
         return given
@@ -81,7 +81,7 @@ class TasksData(BaseData):
 
     @model_validator(mode="before")
     @classmethod
-    def check_misplaced(cls, given: Any) -> Any:
+    def check_misplaced(cls, given: object) -> object:
         misplaced = (
             [name for name in given if name in TaskData.model_fields and name not in cls.model_fields]
             if isinstance(given, dict)
@@ -93,9 +93,10 @@ class TasksData(BaseData):
 
     @field_validator("mixing", mode="before")
     @classmethod
-    def check_mixing(cls, given: Any) -> Any:
-        number = isinstance(given, int | float) and not isinstance(given, bool)
-        if given in ("proportional", "equal") or (number and 1 <= given < math.inf):
+    def check_mixing(cls, given: object) -> object:
+        if given in ("proportional", "equal"):
+            return given
+        if isinstance(given, int | float) and not isinstance(given, bool) and 1 <= given < math.inf:
             return given
         raise ValueError(f"data.mixing = {given!r}: should be 'proportional', 'equal', or a temperature of at least 1")
 

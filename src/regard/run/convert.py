@@ -1,6 +1,8 @@
 """Write a run as a Hugging Face folder, for CTranslate2 or as ONNX, and verify that its outputs stay the same."""
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,18 +169,18 @@ def model_inputs(run: Run, samples: ParityInputs) -> dict[str, Tensor]:
 def model_outputs(run: Run, samples: ParityInputs, writes: bool) -> ParityOutputs:
     """Return the outputs, hidden states and attention of our model, on the CPU in float32; if `writes`, generated tokens too."""
     model = run.model.to("cpu").float()
-    with watch(model) as seen, HiddenStates(model, normed=samples.pixels is None) as states:
+    with watch(model) as seen, record_states(model, normed=samples.pixels is None) as states:
         logits = model(**model_inputs(run, samples))
     if samples.positions:
         images, texts, scale = logits
         return ParityOutputs(
             scale * images @ texts.T,
-            {"features": [images, texts], "image": states.found["image.stack"], "text": states.found["text.stack"]},
+            {"features": [images, texts], "image": states["image.stack"], "text": states["text.stack"]},
             {name: list(seen.stack(rf"^{name}.*self")) for name in ("image", "text")},
         )
     patterns = {"text": r"self", "encoder": r"^encoder.*self", "decoder": r"^decoder.*self", "cross": r"cross"}
     kinds = ["encoder", "decoder", "cross"] if samples.target is not None else ["text"]
-    layers = states.by_stack(samples.target is not None)
+    layers = states if samples.target is not None else {"text": next(iter(states.values()))}
     if is_bare(run) and samples.pixels is None:
         logits = layers[list(layers)[-1]][-1]
     elif "answer" in run.task.verbs:
@@ -202,27 +204,16 @@ def generate_tokens(model: nn.Module, prompt: list[int], samples: ParityInputs, 
     return beam_search(model, inputs, limits, beam=beam, **options)[0][0].tokens  # type: ignore[arg-type]
 
 
-class HiddenStates:
-    """Records the input of the first layer of every stack and the output of each layer, the last one normalised if `normed`."""
-
-    def __init__(self, model: nn.Module, normed: bool = True):
-        self.normed = normed
-        self.stacks = {name: module for name, module in model.named_modules() if isinstance(module, Stack)}
-        self.found: dict[str, list[Tensor]] = {name: [] for name in self.stacks}
-
-    def __enter__(self) -> "HiddenStates":
-        self.handles = []
-        for name, stack in self.stacks.items():
-            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if self.normed else stack.blocks[-1]):
-                self.handles.append(
-                    module.register_forward_hook(lambda _, __, output, name=name: self.found[name].append(output))
-                )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-    def by_stack(self, encoder_decoder: bool) -> dict[str, list[Tensor]]:
-        """Return the states by the name of their stack, or those of the only stack as "text"."""
-        return self.found if encoder_decoder else {"text": next(iter(self.found.values()))}
+@contextmanager
+def record_states(model: nn.Module, *, normed: bool) -> Iterator[dict[str, list[Tensor]]]:
+    """Record, by the name of each stack, the input of its first layer and the output of each layer, the last one normalised if
+    `normed`."""
+    found: dict[str, list[Tensor]] = {}
+    with ExitStack() as hooks:
+        for name, stack in model.named_modules():
+            if not isinstance(stack, Stack):
+                continue
+            found[name] = []
+            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if normed else stack.blocks[-1]):
+                hooks.enter_context(module.register_forward_hook(lambda _, __, output, to=found[name]: to.append(output)))
+        yield found

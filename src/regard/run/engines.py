@@ -127,15 +127,11 @@ def reduce_precision(run: Run, precision: str, *, announce: bool) -> None:
         )
         if found is not None and found["exact"] - found["bleu"] > MAX_BLEU_LOSS:
             cost += f": more than {MAX_BLEU_LOSS} lost, use --precision fp32"
-    note(f"precision: {describe_precision(precision, run.device)}{cost}")
-
-
-def describe_precision(precision: str, device: torch.device) -> str:
-    """Return how a precision is computed on this device."""
-    if precision == "int8":
-        return f"int8, linear layers quantized for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
-    slow = "" if device.type != "cpu" or cpu_has_bf16() else ", which this processor emulates: fp32 may be faster"
-    return f"bf16{slow}"
+    how = f", linear layers quantized for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
+    if precision == "bf16":
+        emulated = run.device.type == "cpu" and not cpu_has_bf16()
+        how = ", which this processor emulates: fp32 may be faster" if emulated else ""
+    note(f"precision: {precision}{how}{cost}")
 
 
 def use_ctranslate2(run: TranslateRun, engine: str, precision: str) -> None:
@@ -186,7 +182,7 @@ def measure_cost(run: TranslateRun, name: str) -> dict[str, Any] | None:
     """Return BLEU and speed of the run as it is and of our engine in fp32, with the same search; cached in the run folder."""
     if run._huggingface is not None or not isinstance(run.data.valid, SentencePairs):
         return None
-    known = run._read_json(FILE)
+    known: dict[str, dict[str, Any]] = run._read_json(FILE)
     key = f"{name}, {hardware(run.device)}"
     if known.get(key, {}).get("weights") == weights_identity(run):
         return known[key]

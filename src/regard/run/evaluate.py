@@ -3,14 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from regard import distributed
-from regard.corpus.examples import SentencePairs
+from regard.corpus.dataset import as_task_pairs
+from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
-from regard.tasks.base import EvaluationResult, Run
+from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
 from regard.tasks.text_to_text import TextToTextRun
 from regard.tasks.translate import TranslateRun
@@ -40,7 +41,7 @@ def evaluate(
     return results
 
 
-def select_sets(run: Run, source: Path | None, reference: Path | None, task: str | None = None) -> dict[str, Any]:
+def select_sets(run: Run, source: Path | None, reference: Path | None, task: str | None = None) -> dict[str, Examples]:
     """Return the evaluation sets by name: a pair of files, the recipe's test sets, or without any the validation set."""
     if (source is None) != (reference is None):
         raise UserError("--source and --reference go together")
@@ -58,7 +59,7 @@ def select_sets(run: Run, source: Path | None, reference: Path | None, task: str
     return {source.name.split(".")[0]: read_pairs([source, reference])}
 
 
-def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | None, task: str | None) -> dict[str, Any]:
+def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | None, task: str | None) -> dict[str, Examples]:
     """Return the evaluation sets of all tasks, or of one."""
     if source is None or reference is None:
         if task is not None:
@@ -66,10 +67,10 @@ def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | 
         return {name: pairs for name, pairs in run.data.tests.items() if task is None or pairs.task == task}
     if task is None:
         raise UserError(f"name the task of these files: --task {' or '.join(run.recipe.data.tasks)}")
-    return {f"{task}/{source.name.split('.')[0]}": run._as_task_pairs(read_pairs([source, reference]), task)}
+    return {f"{task}/{source.name.split('.')[0]}": as_task_pairs(task, run._task_data(task), read_pairs([source, reference]))}
 
 
-def score_set(run: Run, name: str, examples: Any) -> EvaluationResult:
+def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
     """Score one evaluation set."""
     result = run._score(name, examples)
     if isinstance(examples, SentencePairs) and examples.gold is not None:
@@ -88,20 +89,16 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
             name = f"{result.name.replace('/', '-')}.txt"
             (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
         if result.by_length:
-            draw_by_length({run.folder.name: result.by_length}, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
+            from regard.show.figures.curves import score_by_length
+            from regard.show.figures.style import save_figure
 
-
-def draw_by_length(series: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Write a figure of BLEU by sentence length."""
-    from regard.show.figures.curves import score_by_length as figure
-    from regard.show.figures.style import save_figure
-
-    save_figure(figure(series), path)
+            figure = score_by_length({run.folder.name: result.by_length})
+            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
 
 
 def compare_runs(
     runs: Sequence[Run], *, source: Path | None = None, reference: Path | None = None, task: str | None = None
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[ComparisonRow]]:
     """Test each run against the first (paired), on the first one's test sets or on given files."""
     first = runs[0]
     for run in runs:

@@ -1,13 +1,28 @@
 """Load a run folder, a Hugging Face folder, or a name on the Hugging Face hub."""
 
+import hashlib
+import json
+import os
+import re
 from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
 
 from regard.errors import UserError
 from regard.hardware import choose_device
-from regard.interop.convert import is_huggingface_folder
-from regard.run.huggingface import HUB_NAME, download, load_huggingface
-from regard.tasks import load_run_folder
-from regard.tasks.base import Run
+from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
+from regard.recipe import Answering, PairTokenSettings, Recipe
+from regard.recipe.images import height_and_width
+from regard.tasks import find_task, load_run_folder
+from regard.tasks.base import ModelSettings, Run, Task
+from regard.training.checkpoint import load_weights, named_weights
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""owner/model"""
+DOWNLOADED = [*COPIED_FILES, "*.safetensors", "model.safetensors.index.json"]
+PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
 def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
@@ -28,3 +43,78 @@ def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) 
     if not (folder / "model.safetensors").is_file():
         raise UserError(f"{folder} has no model yet; finish its training with: regard train {folder} --resume")
     return load_run_folder(folder, choose_device(device))
+
+
+class PretrainedRecipe(Recipe):
+    """The settings that a run reads from its recipe, for a model that came without one."""
+
+    tokens: PairTokenSettings = PairTokenSettings()
+    answering: Answering = Answering()
+
+    def digest(self) -> str:
+        """Return twelve hex digits that identify these settings."""
+        settings = {"task": self.task, "model": self.model.model_dump(mode="json"), "decode": self.decode.model_dump(mode="json")}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def load_huggingface(folder: Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+    """Load a Hugging Face folder as a run of its task.
+
+    The model is first built on the meta device, and again once every tensor is known to fit.
+    """
+    chosen_device = choose_device(device)
+    source = open_huggingface_folder(folder, allow_pickle=allow_pickle)
+    task = find_task(source.task, source.settings["kind"])
+    recipe = pretrained_recipe(source, task)
+    weights = source.weights(tensor_shapes(source, task, recipe.model))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)  # for weights that the folder does not have
+        run = task.run(task, folder, recipe, chosen_device, source)
+    with torch.no_grad():
+        load_weights(run.model, {**named_weights(run.model), **weights}, str(folder))
+    return run
+
+
+def pretrained_recipe(source: HuggingFaceFolder, task: Task) -> PretrainedRecipe:
+    """Return the settings of a Hugging Face folder as a recipe."""
+    assert task.pretrained is not None, f"no settings for Hugging Face folders of the task {task.name}"
+    model_type, data_type = task.pretrained
+    try:
+        model = model_type.model_validate(source.model)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"{source.config.path}: {problem}") from None
+    return PretrainedRecipe(task=source.task, model=model, data=data_type.model_construct(**source.data))
+
+
+def tensor_shapes(source: HuggingFaceFolder, task: Task, settings: ModelSettings) -> dict[str, torch.Size]:
+    """Return the shape of every tensor of a model of these settings, without allocating it."""
+    sizes: list[Any] = [height_and_width(source.data["size"])] if source.data else []
+    if source.tokenizer is not None:
+        sizes += [source.tokenizer.size] * (2 if task.encoder_decoder else 1)
+    labels = [len(source.labels)] if source.labels else []
+    with torch.device("meta"):
+        model = task.build(settings, *sizes, *labels)
+    return {name: tensor.shape for name, tensor in named_weights(model).items()}
+
+
+def download(name: str, *, allow_pickle: bool = False) -> Path:
+    """Return the folder of a name on the hub, from the cache or the network; HF_HUB_OFFLINE is respected."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    except ImportError:
+        raise UserError(f"{name} is no folder here; to look for it on the hub: pip install 'regard[hub]'") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=DOWNLOADED + (PICKLES if allow_pickle else [])))
+    except HFValidationError:
+        raise UserError(f"{name} does not exist, and is no name on the hub (owner/model)") from None
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        why = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "the hub cannot be reached"
+        raise UserError(
+            f"{name} is neither a folder here nor in the hub's cache, and {why}; fetch it where there is a network "
+            f"(hf download {name}) and give its folder"
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise UserError(f"{name} does not exist here, and the hub does not give it: {reason}") from None

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from regard.batches.language_rows import PackedRows
 from regard.batches.mixture import MixtureRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
-from regard.corpus.word_vectors import read_word_vectors
+from regard.corpus.examples import Examples
+from regard.corpus.text_files import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder
@@ -36,11 +37,13 @@ from regard.training.signals import catch_signals
 
 LENGTH_MULTIPLE = 8
 """With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
+RecipeSource = Recipe | Mapping[str, object] | str | Path
+"""A recipe, its settings, or the path of its TOML file."""
 TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
 
 
 def train(
-    recipe: Recipe | dict[str, Any] | str | Path,
+    recipe: RecipeSource,
     out: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -59,7 +62,10 @@ def train(
     with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
         if resume:
             folder = Path(out or str(recipe))
-            require_run(folder)
+            if not (folder / "recipe.toml").is_file():
+                raise UserError(
+                    f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}"
+                )
             with lock_folder(folder), explain_resume(folder):
                 settings = read_unfinished_recipe(folder, overrides)
                 options = (None, 0) if distributed.is_restarted() else (start, verify)
@@ -68,7 +74,8 @@ def train(
             option = "--from" if start is not None else "--verify"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
         settings = to_recipe(recipe, overrides)
-        folder = Path(out) if out else Path("runs", default_name(recipe, settings))
+        stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
+        folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
             return train(folder, device=device, resume=True, board=board)
         require_unused(folder)
@@ -99,20 +106,14 @@ def explain_resume(folder: Path) -> Iterator[None]:
         raise
 
 
-def to_recipe(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def to_recipe(recipe: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Return a recipe from settings or a TOML file, with overrides applied."""
-    if isinstance(recipe, Recipe | dict):
-        settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(recipe)
-        for override in overrides:
-            apply_override(settings, override)
-        return tasks.build_recipe(settings)
-    return tasks.read_recipe(recipe, overrides)
-
-
-def default_name(recipe: Recipe | dict[str, Any] | str | Path, settings: Recipe) -> str:
-    """Return the name of a run folder: the recipe file or the task, and the start of its digest."""
-    stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
-    return f"{stem}-{settings.digest()[:6]}"
+    if isinstance(recipe, str | Path):
+        return tasks.read_recipe(recipe, overrides)
+    settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+    for override in overrides:
+        apply_override(settings, override)
+    return tasks.build_recipe(settings)
 
 
 def require_unused(folder: Path) -> None:
@@ -140,12 +141,6 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot write the run folder {folder}: {error.strerror}") from None
     atomic_write(folder / "recipe.toml", absolute.to_toml())
-
-
-def require_run(folder: Path) -> None:
-    """Refuse a folder without a recipe."""
-    if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}")
 
 
 def read_unfinished_recipe(folder: Path, overrides: Sequence[str]) -> Recipe:
@@ -213,7 +208,7 @@ def train_run(
     return load(folder, device=str(device))
 
 
-def validate(run: Run, model: nn.Module, examples: Any, rows: Rows) -> dict[str, float]:
+def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
     """Return the validation metrics of a model in place of the run's own."""
     trained, run.model = run.model, model
     try:

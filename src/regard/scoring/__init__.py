@@ -9,22 +9,23 @@ from regard.scoring.alignment import (
     parse_moses,
     uniform_alignment_error,
 )
-from regard.scoring.answers import answer_scores
-from regard.scoring.captions import (
+from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy, perplexity
+from regard.scoring.correlation import correlation_scores
+from regard.scoring.image_metrics import (
     attention_in_boxes,
     box_coverage,
     caption_scores,
     grounding_scores,
+    psnr,
+    reconstruction_scores,
+    retrieval_ranks,
+    retrieval_scores,
     sentence_bleu,
     transpose_references,
 )
-from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy
-from regard.scoring.correlation import correlation_scores
-from regard.scoring.likelihood import perplexity
-from regard.scoring.retrieval import retrieval_ranks, retrieval_scores
-from regard.scoring.rouge import compare_rouge, rouge_scores
 from regard.scoring.score import Score, bootstrap_interval
 from regard.scoring.translation import compare_systems, score_by_length, translation_scores
+from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer
 
 __all__ = [
     "Score",
@@ -48,9 +49,12 @@ __all__ = [
     "merge_words",
     "parse_moses",
     "perplexity",
+    "psnr",
+    "reconstruction_scores",
     "retrieval_ranks",
     "retrieval_scores",
     "rouge_scores",
+    "score_answer",
     "score_by_length",
     "sentence_bleu",
     "translation_scores",

@@ -4,8 +4,6 @@ A link is (s, t): source word s, target word t, both counted from 0, written `s-
 alignments `s?t` or `spt` if it is possible but not sure. Weights are (T, S), one row per target word.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 
@@ -53,13 +51,13 @@ def merge_words(weights: np.ndarray, target_words: Sequence[int], source_words: 
     assert weights.shape == (len(rows), len(columns)), f"weights {weights.shape}, words {(len(rows), len(columns))}"
     merged = rows.T @ np.asarray(weights, dtype=np.float64) @ columns  # (T_words, S_words)
     mass = merged.sum(axis=1, keepdims=True)  # sum or mean of pieces: divided out
-    return np.divide(merged, mass, out=np.zeros_like(merged), where=mass > NO_MASS)
+    return np.asarray(np.divide(merged, mass, out=np.zeros_like(merged), where=mass > NO_MASS))
 
 
 def _membership(words: Sequence[int]) -> np.ndarray:
     """Return a matrix (sub-words, words) that is 1 where a sub-word belongs to a word."""
     index = np.asarray(words, dtype=np.int64)
-    return (index[:, None] == np.arange(index.max(initial=-1) + 1)).astype(np.float64)
+    return np.asarray(index[:, None] == np.arange(index.max(initial=-1) + 1), dtype=np.float64)
 
 
 def argmax_links(weights: np.ndarray) -> set[Link]:
@@ -83,16 +81,12 @@ def alignment_error(
     alignments agree: 0.
     """
     _same_length(len(predicted), "alignments", len(gold))
-    sets = zip(predicted, gold, _also(possible, gold))
+    sets = zip(predicted, gold, possible or [set() for _ in gold])
     counts = np.array([(len(a & s) + len(a & (s | p)), len(a) + len(s)) for a, s, p in sets], dtype=np.float64)  # (N, 2)
     signature = make_signature(
         "aer", bs=samples, seed=seed, units="words", gold="sure+possible" if any(possible or ()) else "sure"
     )
     return bootstrap_score("AER", counts, _aer, signature, samples=samples, seed=seed)
-
-
-def _also(possible: Sequence[set[Link]] | None, gold: Sequence[set[Link]]) -> Sequence[set[Link]]:
-    return [set() for _ in gold] if possible is None else possible
 
 
 def _aer(total: np.ndarray) -> float:
@@ -112,7 +106,7 @@ def best_head(
     head on other data: this score is biased by the choice.
     """
     _same_length(len(weights), "sentences", len(gold))
-    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, _also(possible, gold)))  # (layers, heads, 2)
+    totals = sum(_head_counts(w, s, p) for w, s, p in zip(weights, gold, possible or [set() for _ in gold]))  # (layers, heads, 2)
     errors = np.apply_along_axis(_aer, -1, totals)  # (layers, heads)
     layer, head = (int(i) for i in np.unravel_index(errors.argmin(), errors.shape))
     return (layer, head), alignment_error([argmax_links(w[layer, head]) for w in weights], gold, possible, samples=samples)

@@ -1,4 +1,4 @@
-"""Accuracy with Wilson's interval and McNemar's test; F1 and the correlation of Matthews (1975) with bootstrap intervals."""
+"""Accuracy with Wilson's interval and McNemar's test; F1, Matthews's correlation and perplexity with bootstrap intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UserError
-from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, comparison_row, make_signature, resample_score
+from regard.scoring.score import SAMPLES, SEED, Score, bootstrap_score, comparison_row, make_signature, percentage, resample_score
 
 Z95 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 
@@ -39,7 +39,7 @@ def grouped_accuracy(
     if counts[:, 1].sum() == 0:
         raise UserError(f"no items to compute the {name} of: the set is empty")
     signature = make_signature(name, bs=samples, seed=seed, n=int(counts[:, 1].sum()), units="percent")
-    return bootstrap_score(name, counts, lambda total: 100 * total[0] / max(total[1], 1.0), signature, samples=samples, seed=seed)
+    return bootstrap_score(name, counts, percentage, signature, samples=samples, seed=seed)
 
 
 def compare_accuracy(correct: Mapping[str, Sequence[bool]], name: str = "accuracy") -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def compare_accuracy(correct: Mapping[str, Sequence[bool]], name: str = "accurac
 def sign_test(a: int, b: int) -> float:
     """Return the two-sided probability of a split at least as uneven as a : b if both were equally likely."""
     n, fewer = a + b, min(a, b)
-    return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
+    return float(min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n))
 
 
 def classification_scores(
@@ -104,3 +104,39 @@ def mcc(counts: np.ndarray) -> float:
     n = predicted.sum()
     scale = np.sqrt((n**2 - (predicted**2).sum()) * (n**2 - (gold**2).sum()))
     return float(100 * (n * correct.sum() - (predicted * gold).sum()) / scale) if scale > 0 else 0.0
+
+
+def perplexity(
+    log_probabilities: Sequence[float] | np.ndarray,
+    token_counts: Sequence[int] | np.ndarray,
+    *,
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> Score:
+    """Return exp(-Σ log p / Σ tokens) over the whole corpus, with a bootstrap interval over sentences.
+
+    `log_probabilities` (N,) are natural logarithms, summed over the tokens of each sentence; `token_counts` (N,). A sentence
+    without tokens (nothing was masked in it) is left out. Perplexity depends on the tokenizer: compare models that share one.
+    """
+    sums = np.asarray(log_probabilities, dtype=np.float64)
+    counts = np.asarray(token_counts, dtype=np.float64)
+    if sums.shape != counts.shape:
+        raise UserError(f"{sums.size} log-probabilities but {counts.size} token counts: give one of each per sentence")
+    wrong = np.flatnonzero(~np.isfinite(sums) | (sums > 1e-3) | (counts < 0))
+    if wrong.size:
+        first = wrong[0]
+        raise UserError(
+            f"sentence {first + 1} has log-probability {sums[first]:g} over {counts[first]:g} tokens: "
+            "it must be finite and at most 0 (give the sum of log p, not the loss)"
+        )
+    kept = counts > 0
+    if not kept.any():
+        raise UserError("no tokens to compute the perplexity of: the set is empty")
+    signature = make_signature("perplexity", base="e", bs=samples, seed=seed, units="tokens")
+    return bootstrap_score(
+        "perplexity", np.stack([sums[kept], counts[kept]], axis=1), _perplexity, signature, samples=samples, seed=seed
+    )
+
+
+def _perplexity(total: np.ndarray) -> float:
+    return math.exp(min(-total[0] / total[1], 700.0))  # beyond e^700 a float overflows; JSON has no infinity

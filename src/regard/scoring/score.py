@@ -1,14 +1,12 @@
 """A score with its confidence interval and signature, and the bootstrap over sentences (Koehn 2004)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
+from regard import __version__
 from regard.errors import UserError
 
 SAMPLES = 1000
@@ -74,10 +72,15 @@ def bootstrap_score(
     return Score(name, score, min(low, score), max(high, score), signature)
 
 
+def percentage(total: np.ndarray) -> float:
+    """Return 100 · the first sum / the second; 0 if there is nothing to count."""
+    return float(100 * total[0] / total[1]) if total[1] else 0.0
+
+
 def mean_score(name: str, values: np.ndarray, signature: str, *, samples: int = SAMPLES, seed: int = SEED) -> Score:
     """Return 100 · the mean of values (N,), with a bootstrap interval."""
     counted = np.stack([values, np.ones(len(values))], axis=1)
-    return bootstrap_score(name, counted, lambda total: 100 * total[0] / total[1], signature, samples=samples, seed=seed)
+    return bootstrap_score(name, counted, percentage, signature, samples=samples, seed=seed)
 
 
 def resample_score(
@@ -98,11 +101,7 @@ def resample_score(
 
 def make_signature(metric: str, **fields: object) -> str:
     """Return a signature in sacreBLEU's format (Post 2018) for our own metrics: `metric:aer|bs:1000|…|regard:0.1.0`."""
-    try:
-        ours = version("regard")
-    except PackageNotFoundError:  # a source tree that is not installed
-        ours = "source"
-    return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": ours}.items())
+    return "|".join(f"{key}:{value}" for key, value in {"metric": metric, **fields, "regard": __version__}.items())
 
 
 def comparison_row(system: str, score: Score, p_value: float | None, test: str) -> dict[str, Any]:

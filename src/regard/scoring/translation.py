@@ -7,15 +7,16 @@ the SACREBLEU_SEED of the environment) and stands in the signature. References a
 of equal length (not a list per sentence).
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from regard.errors import UserError
@@ -43,7 +44,7 @@ class PlainTER(PythonFloats, TER):
     pass
 
 
-METRICS: dict[str, Callable[[], Any]] = {
+METRICS: dict[str, Callable[[], Metric]] = {
     "bleu": BLEU,
     "chrf": PlainCHRF,
     "chrf++": lambda: PlainCHRF(word_order=2),
@@ -70,7 +71,7 @@ def translation_scores(
 
 
 def sacrebleu_score(
-    metric: Any, hypotheses: Sequence[str], streams: list[list[str]], samples: int, signature_prefix: str = ""
+    metric: Metric, hypotheses: Sequence[str], streams: list[list[str]], samples: int, signature_prefix: str = ""
 ) -> Score:
     """Return the score of one of sacreBLEU's metrics; the prefix adds to its signature what that leaves out."""
     result = metric.corpus_score(list(hypotheses), streams, n_bootstrap=samples)
@@ -163,7 +164,13 @@ def compare_systems(
     return _rows(systems, dict(zip(chosen, signatures)), signatures, results, test)  # both in the order of `metrics`
 
 
-def _rows(systems: list, keys: dict[str, str], signatures: Mapping, results: Mapping, test: str) -> list[dict[str, Any]]:
+def _rows(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    keys: Mapping[str, str],
+    signatures: Mapping[str, object],
+    results: Mapping[str, Sequence[Any]],
+    test: str,
+) -> list[dict[str, Any]]:
     """Return one row per system and metric from the results of PairedTest; `keys` has sacreBLEU's name of each metric."""
     rows = []
     for i, (system, outputs) in enumerate(systems):
@@ -183,7 +190,7 @@ def _p_value(result: Any, first: Any, differing: int, test: str) -> float:
     return float(max(result.p_value, floor))
 
 
-def _metric(name: str) -> Any:
+def _metric(name: str) -> Metric:
     if name not in METRICS:
         close = get_close_matches(name, METRICS, n=1)
         cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(METRICS)}"

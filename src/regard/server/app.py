@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -47,7 +46,7 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for worker in models.workers:
-            worker.start()
+            worker.thread.start()
         yield
         for worker in models.workers:
             worker.stop()
@@ -69,10 +68,7 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
     add_health_routes(app)
     add_page(app)
     app.add_middleware(RequestLimits, settings=settings, metrics=metrics, rejection=models.rejection)
-    app.add_exception_handler(ApiError, handle_api_error)
-    app.add_exception_handler(UserError, handle_user_error)
-    app.add_exception_handler(RequestValidationError, handle_validation_error)
-    app.add_exception_handler(HTTPException, handle_http_error)
+    add_error_handlers(app)
     return app
 
 
@@ -85,7 +81,7 @@ def add_health_routes(app: FastAPI) -> None:
         return HealthResponse(status="ok")
 
     @app.get("/ready", response_model=HealthResponse, responses={503: {"model": HealthResponse}})
-    async def ready() -> Any:
+    async def ready() -> HealthResponse | JSONResponse:
         """Whether every model's worker is running."""
         if all(worker.alive for worker in models.workers):
             return HealthResponse(status="ok")
@@ -99,8 +95,6 @@ def add_health_routes(app: FastAPI) -> None:
 
 def page_files() -> dict[str, Path]:
     """Return the files of the page by name: its own, and the drawing functions that exported pages use too."""
-    if not PAGE_FOLDER.is_dir():
-        return {}
     return {path.name: path for path in [*PAGE_FOLDER.iterdir(), WEB / "drawing.js"] if path.suffix in MEDIA_TYPES}
 
 
@@ -110,8 +104,6 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        if "index.html" not in files:
-            return PlainTextResponse("regard is serving; see /v1/models\n")
         return FileResponse(files["index.html"], media_type=MEDIA_TYPES[".html"], headers={"Cache-Control": "no-cache"})
 
     @app.get("/page/{name}", include_in_schema=False)
@@ -121,29 +113,32 @@ def add_page(app: FastAPI) -> None:
         return FileResponse(files[name], media_type=MEDIA_TYPES[files[name].suffix], headers={"Cache-Control": "no-cache"})
 
 
-async def handle_api_error(request: Request, error: Any) -> Response:
-    return error.response()
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with an ErrorResponse."""
 
+    @app.exception_handler(ApiError)
+    async def handle_api_error(request: Request, error: ApiError) -> Response:
+        return error.response()
 
-async def handle_user_error(request: Request, error: Any) -> Response:
-    return ApiError(422, redact_message(str(error)), code="invalid_input").response()
+    @app.exception_handler(UserError)
+    async def handle_user_error(request: Request, error: UserError) -> Response:
+        return ApiError(422, redact_message(str(error)), code="invalid_input").response()
 
+    @app.exception_handler(RequestValidationError)
+    async def handle_validation_error(request: Request, error: RequestValidationError) -> Response:
+        """Name the field that does not validate; never repeat its value."""
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
+        malformed = first["type"] == "json_invalid"
+        problem = f"{field or 'the request'}: {first['msg'].removeprefix('Value error, ')}"
+        message = redact_message("the request is not JSON" if malformed else problem)
+        return ApiError(400 if malformed else 422, message, code="invalid", param=field[:200] or None).response()
 
-async def handle_validation_error(request: Request, error: Any) -> Response:
-    """Name the field that does not validate; never repeat its value."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
-    malformed = first["type"] == "json_invalid"
-    message = (
-        "the request is not JSON" if malformed else f"{field or 'the request'}: {first['msg'].removeprefix('Value error, ')}"
-    )
-    return ApiError(400 if malformed else 422, redact_message(message), code="invalid", param=field[:200] or None).response()
-
-
-async def handle_http_error(request: Request, error: Any) -> Response:
-    """Give the framework's own errors our form."""
-    messages = {404: "there is no such endpoint; see /openapi.json", 405: "this endpoint takes another method"}
-    response = ApiError(error.status_code, messages.get(error.status_code, "the request cannot be read"), code="http").response()
-    for name, value in (error.headers or {}).items():
-        response.headers[name] = value
-    return response
+    @app.exception_handler(HTTPException)
+    async def handle_http_error(request: Request, error: HTTPException) -> Response:
+        """Give the framework's own errors our form."""
+        messages = {404: "there is no such endpoint; see /openapi.json", 405: "this endpoint takes another method"}
+        message = messages.get(error.status_code, "the request cannot be read")
+        response = ApiError(error.status_code, message, code="http").response()
+        response.headers.update(error.headers or {})
+        return response

@@ -3,138 +3,35 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from PIL import Image
 from pydantic import BaseModel
 
-from regard.server import render
+from regard.corpus.decode_image import decode_image
 from regard.server.errors import ApiError
 from regard.server.limits import client_address
 from regard.server.models import ServedModel
+from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
-from regard.server.worker import Job, TokenQueue, Worker
-from regard.tasks.shared.images import image_from_bytes
-from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken
+from regard.server.worker import Job, StartJob, TokenQueue, Worker
+from regard.tasks.contrastive import PlainText
+from regard.tasks.shared.requests import StreamedToken
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
-Event = BaseModel | dict[str, Any]
-StartDecoding = Callable[[StreamCallback], DecodingTask]
+Event = BaseModel | Mapping[str, object]
+ModelInput = str | Image.Image
+RunType = TypeVar("RunType")
 
 
 async def wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def timeout_error(seconds: float) -> ApiError:
-    return ApiError(
-        503, f"this took longer than {seconds:g} seconds; ask for less, or try again later", code="timeout", retry_after=5
-    )
-
-
-async def wait_for_results(request: Request, worker: Worker, jobs: Sequence[Job], seconds: float) -> list[Any]:
-    """Submit jobs and return their results, in order."""
-    worker.submit(jobs)
-    results = asyncio.gather(*(job.future for job in jobs))
-    disconnect = asyncio.create_task(wait_for_disconnect(request))
-    both: set[asyncio.Future[Any]] = {results, disconnect}
-    try:
-        done, _ = await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if results in done:
-            return results.result()
-        raise CLIENT_LEFT if disconnect in done else timeout_error(seconds)
-    finally:
-        disconnect.cancel()
-        worker.cancel(jobs)
-        if not results.done():
-            results.cancel()
-            with suppress(asyncio.CancelledError):
-                await results
-
-
-async def stream_events(
-    request: Request,
-    worker: Worker,
-    jobs: Sequence[Job],
-    tokens: TokenQueue,
-    seconds: float,
-    token_event: Callable[[int, StreamedToken], Event],
-    final_event: Callable[[list[Any]], Any],
-    end_event: Callable[[int, Any], Event | None] = lambda index, result: None,
-) -> StreamingResponse:
-    """Submit jobs and stream server-sent events: one per token, one at the end of each text, and a final one. An error before the
-    first token is an ordinary error response."""
-    worker.submit(jobs)
-    deadline = asyncio.get_running_loop().time() + seconds
-    try:
-        first = await next_token(tokens, deadline, wait_for_disconnect(request), seconds)
-        if first[1] is None and jobs[first[0]].future.exception() is not None:
-            jobs[first[0]].future.result()
-    except (ApiError, asyncio.CancelledError):
-        worker.cancel(jobs)
-        discard_results(jobs)
-        raise
-
-    async def events() -> AsyncIterator[bytes]:
-        remaining, (index, token) = len(jobs), first
-        try:
-            while True:
-                if token is not None:
-                    yield sse_event(token_event(index, token))
-                else:
-                    if (event := end_event(index, jobs[index].future.result())) is not None:
-                        yield sse_event(event)
-                    remaining -= 1
-                    if not remaining:
-                        break
-                index, token = await next_token(tokens, deadline, None, seconds)
-            event = final_event([job.future.result() for job in jobs])
-            if asyncio.iscoroutine(event):
-                event = await event
-            if event is not None:
-                yield sse_event(event)
-            yield b"data: [DONE]\n\n"
-        except ApiError as error:
-            yield sse_event(error.body())
-            yield b"data: [DONE]\n\n"
-        finally:
-            worker.cancel(jobs)
-            discard_results(jobs)
-
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-
-
-async def next_token(
-    tokens: TokenQueue, deadline: float, disconnect: Coroutine[Any, Any, None] | None, seconds: float
-) -> tuple[int, StreamedToken | None]:
-    """Return the next token, unless the deadline passes or the client leaves first."""
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(tokens.get())]
-    if disconnect is not None:
-        tasks.append(asyncio.create_task(disconnect))
-    try:
-        remaining = deadline - asyncio.get_running_loop().time()
-        done, _ = await asyncio.wait(tasks, timeout=max(0.0, remaining), return_when=asyncio.FIRST_COMPLETED)
-        if tasks[0] in done:
-            return tasks[0].result()
-        raise CLIENT_LEFT if done else timeout_error(seconds)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def discard_results(jobs: Sequence[Job]) -> None:
-    """Retrieve all exceptions, so that asyncio does not report them as never retrieved."""
-    for job in jobs:
-        if job.future.done() and not job.future.cancelled():
-            job.future.exception()
-        else:
-            job.future.cancel()
 
 
 def sse_event(event: Event) -> bytes:
@@ -143,70 +40,161 @@ def sse_event(event: Event) -> bytes:
 
 
 @dataclass(frozen=True)
-class ModelRequest:
-    """A request and the model that answers it."""
+class ModelRequest(Generic[RunType]):
+    """A request and the model that answers it; the verb of the endpoint determines the type of its run."""
 
     request: Request
     model: ServedModel
 
     @staticmethod
-    def create(request: Request, model: str | None, verb: str) -> "ModelRequest":
+    def create(request: Request, model: str | None, verb: str) -> "ModelRequest[RunType]":
         served = request.app.state.models.find(model, verb)
         request.scope["model"] = served.name
         return ModelRequest(request, served)
 
     @property
-    def _client(self) -> str:
-        return client_address(self.request.scope)
+    def run(self) -> RunType:
+        return cast(RunType, self.model.run)
 
     @property
     def _settings(self) -> ServerSettings:
-        return self.request.app.state.settings
+        settings: ServerSettings = self.request.app.state.settings
+        return settings
 
-    async def analyse(self, function: Callable[[Any], Any]) -> Any:
+    async def analyse(self, function: Callable[[RunType], Result]) -> Result:
         """Return what a function of the run returns, called in the thread of the analysis worker."""
-        job = Job(lambda on_token: function(self.model.analysis_run), client=self._client)
-        (result,) = await wait_for_results(self.request, self.model.analysis_worker, [job], self._settings.timeout)
+        job = Job(lambda callback: function(cast(RunType, self.model.analysis_run)), client=client_address(self.request.scope))
+        result: Result
+        (result,) = await self._wait_for_results(self.model.analysis_worker, [job])
         return result
 
-    async def decode(self, starts: Sequence[StartDecoding]) -> list[Any]:
+    async def respond(
+        self, response_type: type[ResultsResponse[Result]], function: Callable[[RunType], Sequence[Result]]
+    ) -> Response:
+        """Answer with the results of a function of the run, called in the thread of the analysis worker."""
+        results = await self.analyse(function)
+        return json_response(response_type(model=self.model.name, results=list(results)))
+
+    async def decode(self, starts: Sequence[StartJob]) -> list[Any]:
         """Return the decoded texts; they are decoded in one batch with those of other requests."""
-        jobs = [Job(start, client=self._client, decodes=True, index=index) for index, start in enumerate(starts)]
-        return await wait_for_results(self.request, self.model.worker, jobs, self._settings.timeout)
+        return await self._wait_for_results(self.model.worker, self._decoding_jobs(starts))
+
+    def _decoding_jobs(self, starts: Sequence[StartJob], tokens: TokenQueue | None = None) -> list[Job]:
+        return [
+            Job(start, client=client_address(self.request.scope), decodes=True, index=index, tokens=tokens)
+            for index, start in enumerate(starts)
+        ]
+
+    async def _wait_for_results(self, worker: Worker, jobs: Sequence[Job]) -> list[Any]:
+        """Submit jobs and return their results, in order."""
+        worker.submit(jobs)
+        results = asyncio.gather(*(job.future for job in jobs))
+        try:
+            return await self._wait_for(results, self._settings.timeout)
+        finally:
+            worker.cancel(jobs)
+            if not results.done():
+                results.cancel()
+                with suppress(asyncio.CancelledError):
+                    await results
+
+    async def _wait_for(self, future: asyncio.Future[Result], seconds: float, *, connected: bool = True) -> Result:
+        """Return a future's result, unless the time is up or (if it must stay `connected`) the client leaves first."""
+        disconnects = [asyncio.ensure_future(wait_for_disconnect(self.request))] if connected else []
+        futures: list[asyncio.Future[Any]] = [future, *disconnects]
+        try:
+            done, _ = await asyncio.wait(futures, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for disconnect in disconnects:
+                disconnect.cancel()
+        if future in done:
+            return future.result()
+        message = f"this took longer than {self._settings.timeout:g} seconds; ask for less, or try again later"
+        raise CLIENT_LEFT if done else ApiError(503, message, code="timeout", retry_after=5)
 
     async def stream(
         self,
-        starts: Sequence[StartDecoding],
+        starts: Sequence[StartJob],
         token_event: Callable[[int, StreamedToken], Event],
-        final_event: Callable[[list[Any]], Any],
-        end_event: Callable[[int, Any], Event | None] = lambda index, result: None,
+        final_event: Callable[[list[Any]], Awaitable[Event | None]],
+        end_event: Callable[[int, Any], Event | None],
     ) -> Response:
-        """Decode texts and stream their tokens."""
+        """Decode texts and stream server-sent events: one per token, one at the end of each text, and a final one. An error
+        before the first token is an ordinary error response."""
         tokens: TokenQueue = TokenQueue()
-        jobs = [Job(start, client=self._client, decodes=True, index=index, tokens=tokens) for index, start in enumerate(starts)]
-        return await stream_events(
-            self.request, self.model.worker, jobs, tokens, self._settings.timeout, token_event, final_event, end_event
-        )
+        jobs = self._decoding_jobs(starts, tokens)
+        self.model.worker.submit(jobs)
+        deadline = asyncio.get_running_loop().time() + self._settings.timeout
+        try:
+            first = await self._next_token(tokens, deadline)
+            if first[1] is None:
+                jobs[first[0]].future.result()
+        except (ApiError, asyncio.CancelledError):
+            self._abandon(jobs)
+            raise
+
+        async def events() -> AsyncIterator[Event | None]:
+            remaining, (index, token) = len(jobs), first
+            while True:
+                yield end_event(index, jobs[index].future.result()) if token is None else token_event(index, token)
+                remaining -= token is None
+                if not remaining:
+                    break
+                index, token = await self._next_token(tokens, deadline, connected=False)
+            yield await final_event([job.future.result() for job in jobs])
+
+        async def send() -> AsyncIterator[bytes]:
+            try:
+                async for event in events():
+                    if event is not None:
+                        yield sse_event(event)
+            except ApiError as error:
+                yield sse_event(error.body())
+            finally:
+                self._abandon(jobs)
+            yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(send(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _next_token(
+        self, tokens: TokenQueue, deadline: float, *, connected: bool = True
+    ) -> tuple[int, StreamedToken | None]:
+        token = asyncio.ensure_future(tokens.get())
+        try:
+            return await self._wait_for(token, deadline - asyncio.get_running_loop().time(), connected=connected)
+        finally:
+            token.cancel()
+
+    def _abandon(self, jobs: Sequence[Job]) -> None:
+        """Cancel decoding jobs, and retrieve their exceptions, so that asyncio does not report them as never retrieved."""
+        self.model.worker.cancel(jobs)
+        for job in jobs:
+            if job.future.done() and not job.future.cancelled():
+                job.future.exception()
+            else:
+                job.future.cancel()
 
     async def read_image(self, data: str) -> Image.Image:
         """Decode an image in a thread; its size is checked before its pixels are read."""
         encoded = data.partition(",")[2] if data.startswith("data:") else data
         try:
             return await asyncio.to_thread(
-                lambda: image_from_bytes(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
+                lambda: decode_image(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
             )
         except ValueError:
             raise ApiError(422, "image: should be an image in base64, or a data: URL", code="invalid", param="image") from None
 
-    async def read_input(self, text: str | None, image: str | None) -> Any:
-        """Return a text or an image, if the model takes that kind of input."""
+    async def read_input(self, text: str | None, image: str | None) -> ModelInput:
+        """Return a text or an image, if the model takes that kind of input; where it takes both, a text is marked as one."""
         kind = "text" if image is None else "image"
-        inputs = self.model.inputs
+        inputs = self.model.info.inputs
         if kind not in inputs:
             raise ApiError(422, f"{self.model.name} reads {' and '.join(inputs)}: give {inputs[0]}", code="invalid", param=kind)
-        return render.mark_as_text(self.model.run, text or "") if image is None else await self.read_image(image)
+        if image is not None:
+            return await self.read_image(image)
+        return PlainText(text or "") if "image" in inputs else text or ""
 
-    async def read_inputs(self, texts: str | list[str] | None, image: str | None) -> list[Any]:
+    async def read_inputs(self, texts: str | list[str] | None, image: str | None) -> list[ModelInput]:
         if texts is None:
             return [await self.read_input(None, image)]
         return [await self.read_input(text, None) for text in as_list(texts)]

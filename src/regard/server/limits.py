@@ -41,8 +41,7 @@ class RequestLimits:
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, rejection: Callable[[str], ApiError | None]):
         """`rejection` gives the error for a client whose job no queue would take: its request is then not even read."""
         self.app, self.settings, self.metrics, self.rejection = app, settings, metrics, rejection
-        names = settings.host_names
-        self.trusted_hosts = [f"[{name}]" if ":" in name else name for name in names]
+        self.trusted_hosts = [f"[{name}]" if ":" in name else name for name in settings.host_names]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,7 +83,8 @@ class RequestLimits:
         cross_site = headers.get(b"sec-fetch-site", [b"none"])[0] == b"cross-site" and scope["method"] != "GET"
         if cross_site or any(origin_host(origin) not in self.settings.host_names for origin in headers.get(b"origin", [])):
             raise ApiError(403, "pages of other sites may not use this server", code="origin")
-        if self.settings.token is not None and requires_token(scope["path"]):
+        private = scope["path"].startswith("/v1") or scope["path"] in ("/metrics", "/openapi.json")  # not the page, not /health
+        if self.settings.token is not None and private:
             given = headers.get(b"authorization", [b""])[0]
             if not hmac.compare_digest(given, b"Bearer " + self.settings.token.encode()):
                 raise ApiError(401, "send the server's token: Authorization: Bearer TOKEN", code="token")
@@ -93,8 +93,8 @@ class RequestLimits:
             if scope["method"] == "POST" and scope["path"].startswith("/v1/") and media_type != b"application/json":
                 raise ApiError(415, "send JSON: Content-Type: application/json", code="content_type")
             length = headers.get(b"content-length", [b""])[0]
-            if length.isdigit() and int(length[:12]) > body_limit(self.settings, scope["path"]):
-                raise body_too_large(self.settings, scope["path"])
+            if length.isdigit():
+                check_body_size(int(length[:12]), self.settings, scope["path"])
 
     def _record(self, scope: Scope, exchange: "Exchange") -> None:
         seconds = time.monotonic() - exchange.start
@@ -141,8 +141,7 @@ class Exchange:
         if message["type"] == "http.request":
             self.received += len(message.get("body", b""))
             self.complete = not message.get("more_body", False)
-            if self.received > body_limit(self.settings, self.scope["path"]):
-                raise body_too_large(self.settings, self.scope["path"])
+            check_body_size(self.received, self.settings, self.scope["path"])
         return message
 
     async def send(self, message: Message) -> None:
@@ -164,7 +163,7 @@ class Exchange:
 
 
 def client_address(scope: Scope) -> str:
-    return (scope.get("client") or ["?"])[0]
+    return str((scope.get("client") or ["?"])[0])
 
 
 def origin_host(origin: bytes) -> str | None:
@@ -175,17 +174,10 @@ def origin_host(origin: bytes) -> str | None:
         return None
 
 
-def requires_token(path: str) -> bool:
-    """Return whether a path needs the token: all but the page's files and the health checks."""
-    return path.startswith("/v1") or path in ("/metrics", "/openapi.json")
-
-
-def body_limit(settings: ServerSettings, path: str) -> int:
-    return settings.max_image_body_bytes if path in IMAGE_ENDPOINTS else settings.max_body_bytes
-
-
-def body_too_large(settings: ServerSettings, path: str) -> ApiError:
-    return ApiError(413, f"the request is larger than {body_limit(settings, path):,} bytes", code="too_large")
+def check_body_size(size: int, settings: ServerSettings, path: str) -> None:
+    limit = settings.max_image_body_bytes if path in IMAGE_ENDPOINTS else settings.max_body_bytes
+    if size > limit:
+        raise ApiError(413, f"the request is larger than {limit:,} bytes", code="too_large")
 
 
 class JsonLogFormatter(logging.Formatter):

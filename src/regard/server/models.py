@@ -5,24 +5,25 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import cast
 
 from regard.errors import UserError
+from regard.interop.huggingface_files import LABEL_TASKS
 from regard.run.load import load
 from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
 from regard.server.response_types import ModelInfo
 from regard.server.settings import ServerSettings
-from regard.server.worker import Worker
+from regard.server.worker import DECODING_VERBS, Worker
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
+from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.chat import chat_template
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
-DECODING_VERBS = {"translate", "generate", "caption"}
+BEAM_VERBS = {"translate", "caption"}
 MAX_LABELS = 1000
-InputKind = Literal["text", "image"]
 
 
 class ServedModel:
@@ -31,8 +32,7 @@ class ServedModel:
 
     def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.inputs = list(run.task.reads)
-        self.info = describe_model(name, run, self.inputs)
+        self.info = describe_model(name, run)
         self.worker = Worker(name, run, settings, metrics)
         decodes = not DECODING_VERBS.isdisjoint(self.info.verbs)
         self.analysis_worker = Worker(name, run, settings, metrics, "analysis") if decodes else self.worker
@@ -86,7 +86,7 @@ class ServedModels:
         return model
 
 
-def describe_model(name: str, run: Run, inputs: list[InputKind]) -> ModelInfo:
+def describe_model(name: str, run: Run) -> ModelInfo:
     has_attention = bool(run._attends) and "embed" in run.task.verbs
     return ModelInfo(
         id=name,
@@ -94,32 +94,29 @@ def describe_model(name: str, run: Run, inputs: list[InputKind]) -> ModelInfo:
         task=run.recipe.task,
         description=run.task.does,
         verbs=supported_verbs(run, has_attention),
-        inputs=inputs,
+        inputs=list(run.task.reads),
         has_attention=has_attention,
         attention_kinds=attention_kinds(run) if has_attention else [],
-        labels=list(getattr(run, "labels", []))[:MAX_LABELS],
-        tasks=list(getattr(run.recipe.data, "tasks", None) or []),
+        labels=cast(ClassifyRun, run).labels[:MAX_LABELS] if run.task.name in LABEL_TASKS else [],
+        tasks=list(run.recipe.data.tasks) if run.task.name == "text-to-text" else [],
         max_length=run._max_positions,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),
-        beam=run.recipe.decode.beam if {"translate", "caption"} & set(run.task.verbs) else None,
+        beam=None if BEAM_VERBS.isdisjoint(run.task.verbs) else run.recipe.decode.beam,
     )
 
 
 def supported_verbs(run: Run, has_attention: bool) -> list[str]:
     """Return the endpoints under /v1 that work for a run."""
     verbs = [verb for verb in VERBS if verb in run.task.verbs]
-    if has_attention:
-        verbs.append("attention")
-    if run.task.explains is not None:
-        verbs.append("explain")
-    if "generate" in verbs:
-        verbs.append("completions")
-    if chat_template(run) is not None:
-        verbs.append("chat/completions")
-    if "embed" in verbs and "text" in run.task.reads:
-        verbs.append("embeddings")
-    return verbs
+    others = {
+        "attention": has_attention,
+        "explain": run.task.explains is not None,
+        "completions": "generate" in verbs,
+        "chat/completions": chat_template(run) is not None,
+        "embeddings": "embed" in verbs and "text" in run.task.reads,
+    }
+    return [*verbs, *(verb for verb, supported in others.items() if supported)]
 
 
 def load_runs(arguments: Sequence[str], device: str) -> dict[str, Run]:

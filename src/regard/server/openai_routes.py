@@ -4,30 +4,33 @@ import base64
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from regard.decoding.sampling import SamplingParams
 from regard.server import openai_types as types
 from regard.server import render, request_types
 from regard.server.errors import ApiError
-from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
-from regard.server.routes import STREAM_RESPONSES
+from regard.server.jobs import Event, ModelRequest, as_list, json_response
+from regard.server.routes import STREAM_RESPONSES, generation_starts
+from regard.server.worker import StartJob
 from regard.tasks.language import LanguageRun
 from regard.tasks.shared.chat import encode_conversation
-from regard.tasks.shared.requests import SamplingParams, StreamedToken, StreamResult, generate_task
+from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken, StreamResult, generate_task
 
 router = APIRouter(prefix="/v1")
 DEFAULT_CHAT_TOKENS = 256
 """Tokens of a reply when the client sets no limit."""
-Prompt = str | Callable[[], list[int]]
+Choice = TypeVar("Choice")
 
 
-class CompletionParams:
-    """The sampling parameters of a request, and the id and time that all its chunks carry."""
+class Completion:
+    """The sampling parameters of a request, and the id and time that all parts of its response carry."""
 
     def __init__(self, body: types.OpenAISamplingRequest, max_tokens: int, id_prefix: str):
         samples = body.temperature is None or body.temperature > 0
@@ -43,23 +46,37 @@ class CompletionParams:
             number=body.n or 1,
         )
         self.id, self.created = f"{id_prefix}-{secrets.token_hex(12)}", int(time.time())
+        self.stream = bool(body.stream)
         self.include_usage = bool(body.stream_options and body.stream_options.include_usage)
-
-    def starts(self, run: LanguageRun, prompts: Sequence[Prompt]) -> list[StartDecoding]:
-        """Return one function per text; a prompt is a text, or a function that returns ids."""
-
-        def start(place: int, prompt: Prompt, sample: int) -> StartDecoding:
-            return lambda on_token: generate_task(
-                run, prompt() if callable(prompt) else prompt, self.sampling, place=place, sample=sample, callback=on_token
-            )
-
-        return [start(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(self.sampling.number)]
 
     def count_usage(self, results: Sequence[StreamResult]) -> types.Usage:
         prompt_tokens = sum(result.prompt_tokens for result in results[:: self.sampling.number])
         completion_tokens = sum(len(result.words) for result in results)
         return types.Usage(
             prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=prompt_tokens + completion_tokens
+        )
+
+    async def respond(
+        self,
+        model_request: ModelRequest[LanguageRun],
+        starts: Sequence[StartJob],
+        response: Callable[[list[StreamResult]], types.CompletionHeader],
+        chunk: Callable[[list[Choice], types.Usage | None], Event],
+        token_choice: Callable[[int, StreamedToken], Choice],
+        end_choice: Callable[[int, StreamResult], Choice],
+    ) -> Response:
+        """Answer with one response, or stream a chunk for every token, at the end of every text, and with the usage."""
+
+        async def usage_event(results: list[StreamResult]) -> Event | None:
+            return chunk([], self.count_usage(results)) if self.include_usage else None
+
+        if not self.stream:
+            return json_response(response(await model_request.decode(starts)))
+        return await model_request.stream(
+            starts,
+            lambda index, token: chunk([token_choice(index, token)], None),
+            usage_event,
+            lambda index, result: chunk([end_choice(index, result)], None),
         )
 
 
@@ -73,16 +90,15 @@ def log_probabilities(probabilities: Sequence[float]) -> list[float]:
 
 @router.post("/completions", response_model=types.CompletionResponse, responses=STREAM_RESPONSES)
 async def completions(body: types.CompletionRequest, request: Request) -> Response:
-    model_request = ModelRequest.create(request, body.model, "completions")
+    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "completions")
     prompts = as_list(body.prompt)
     if len(prompts) * (body.n or 1) > request_types.MAX_TEXTS:
         raise ApiError(422, f"n: more than {request_types.MAX_TEXTS} texts in all", code="invalid", param="n")
-    params = CompletionParams(body, body.max_tokens or 16, "cmpl")
-    starts = params.starts(cast(LanguageRun, model_request.model.run), prompts)
+    completion = Completion(body, body.max_tokens or 16, "cmpl")
 
-    def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None = None) -> types.CompletionResponse:
+    def chunk(choices: list[types.CompletionChoice], usage: types.Usage | None) -> types.CompletionResponse:
         return types.CompletionResponse(
-            id=params.id, created=params.created, model=model_request.model.name, choices=choices, usage=usage
+            id=completion.id, created=completion.created, model=model_request.model.name, choices=choices, usage=usage
         )
 
     def logprobs(tokens: Sequence[str], probabilities: Sequence[float], texts: Sequence[str]) -> types.CompletionLogprobs | None:
@@ -91,114 +107,118 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
         offsets = np.cumsum([0, *map(len, texts)])[:-1].tolist()
         return types.CompletionLogprobs(tokens=list(tokens), token_logprobs=log_probabilities(probabilities), text_offset=offsets)
 
-    def token_event(index: int, token: StreamedToken) -> types.CompletionResponse:
+    def token_choice(index: int, token: StreamedToken) -> types.CompletionChoice:
         details = logprobs([token.word], [token.probability], [token.text]) if token.word else None
-        return chunk([types.CompletionChoice(index=index, text=token.text, finish_reason=None, logprobs=details)])
+        return types.CompletionChoice(index=index, text=token.text, finish_reason=None, logprobs=details)
 
-    def end_event(index: int, result: StreamResult) -> types.CompletionResponse:
-        return chunk([types.CompletionChoice(index=index, text="", finish_reason=finish_reason(result))])
+    def response(results: list[StreamResult]) -> types.CompletionResponse:
+        choices = [
+            types.CompletionChoice(
+                index=index,
+                text=result.text.text if body.echo else result.text.continuation,
+                finish_reason=finish_reason(result),
+                logprobs=logprobs(result.words, result.probabilities, result.words),
+            )
+            for index, result in enumerate(results)
+        ]
+        return chunk(choices, completion.count_usage(results))
 
-    def usage_event(results: list[StreamResult]) -> types.CompletionResponse | None:
-        return chunk([], params.count_usage(results)) if params.include_usage else None
+    return await completion.respond(
+        model_request,
+        generation_starts(model_request.run, prompts, completion.sampling),
+        response,
+        chunk,
+        token_choice,
+        lambda index, result: types.CompletionChoice(index=index, text="", finish_reason=finish_reason(result)),
+    )
 
-    if body.stream:
-        return await model_request.stream(starts, token_event, usage_event, end_event)
-    results = await model_request.decode(starts)
-    choices = [
-        types.CompletionChoice(
-            index=index,
-            text=result.text.text if body.echo else result.text.continuation,
-            finish_reason=finish_reason(result),
-            logprobs=logprobs(result.words, result.probabilities, result.words),
-        )
-        for index, result in enumerate(results)
-    ]
-    return json_response(chunk(choices, params.count_usage(results)))
+
+def reply_task(
+    run: LanguageRun,
+    messages: Sequence[Mapping[str, str]],
+    params: SamplingParams,
+    *,
+    sample: int,
+    callback: StreamCallback | None,
+) -> DecodingTask:
+    """Return the task of replying to a conversation."""
+    return generate_task(run, encode_conversation(run, messages), params, sample=sample, callback=callback)
 
 
 @router.post("/chat/completions", response_model=types.ChatCompletionResponse, responses=STREAM_RESPONSES)
 async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
     """Reply to a conversation, with a model whose folder has a chat template."""
-    model_request = ModelRequest.create(request, body.model, "chat/completions")
-    run = cast(LanguageRun, model_request.model.run)
-    messages = [
-        {
-            "role": message.role,
-            "content": message.content if isinstance(message.content, str) else "".join(part.text for part in message.content),
-        }
-        for message in body.messages
-    ]
-    params = CompletionParams(body, body.max_completion_tokens or body.max_tokens or DEFAULT_CHAT_TOKENS, "chatcmpl")
-    starts = params.starts(run, [lambda: encode_conversation(run, messages)])
+    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "chat/completions")
+    completion = Completion(body, body.max_completion_tokens or body.max_tokens or DEFAULT_CHAT_TOKENS, "chatcmpl")
+    first_sent: set[int] = set()
 
-    def chunk(choices: list[dict[str, Any]], usage: types.Usage | None = None) -> dict[str, Any]:
+    def chunk(choices: list[Mapping[str, object]], usage: types.Usage | None) -> Event:
         return {
-            "id": params.id,
+            "id": completion.id,
             "object": "chat.completion.chunk",
-            "created": params.created,
+            "created": completion.created,
             "model": model_request.model.name,
             "choices": choices,
             **({} if usage is None else {"usage": usage.model_dump()}),
         }
 
-    def logprobs(tokens: Sequence[str], probabilities: Sequence[float]) -> types.ChatLogprobs | None:
-        if not body.logprobs:
-            return None
-        pairs = zip(tokens, log_probabilities(probabilities))
-        return types.ChatLogprobs(
-            content=[types.TokenLogprob(token=token, logprob=value, bytes=list(token.encode())) for token, value in pairs]
-        )
-
-    first_sent: set[int] = set()
-
-    def token_event(index: int, token: StreamedToken) -> dict[str, Any]:
+    def token_choice(index: int, token: StreamedToken) -> Mapping[str, object]:
         role = {} if index in first_sent else {"role": "assistant"}
         first_sent.add(index)
-        details = logprobs([token.word], [token.probability]) if token.word else None
-        choice = {
+        details = chat_logprobs([token.word], [token.probability]) if body.logprobs and token.word else None
+        return {
             "index": index,
             "delta": {**role, "content": token.text},
             "finish_reason": None,
             "logprobs": None if details is None else details.model_dump(),
         }
-        return chunk([choice])
 
-    def end_event(index: int, result: StreamResult) -> dict[str, Any]:
-        return chunk([{"index": index, "delta": {}, "finish_reason": finish_reason(result), "logprobs": None}])
-
-    def usage_event(results: list[StreamResult]) -> dict[str, Any] | None:
-        return chunk([], params.count_usage(results)) if params.include_usage else None
-
-    if body.stream:
-        return await model_request.stream(starts, token_event, usage_event, end_event)
-    results = await model_request.decode(starts)
-    choices = [
-        types.ChatChoice(
-            index=index,
-            message=types.AssistantMessage(content=result.text.continuation),
-            finish_reason=finish_reason(result),
-            logprobs=logprobs(result.words, result.probabilities),
-        )
-        for index, result in enumerate(results)
-    ]
-    return json_response(
-        types.ChatCompletionResponse(
-            id=params.id,
-            created=params.created,
+    def response(results: list[StreamResult]) -> types.ChatCompletionResponse:
+        return types.ChatCompletionResponse(
+            id=completion.id,
+            created=completion.created,
             model=model_request.model.name,
-            usage=params.count_usage(results),
-            choices=choices,
+            usage=completion.count_usage(results),
+            choices=[chat_choice(index, result, bool(body.logprobs)) for index, result in enumerate(results)],
         )
+
+    messages = [{"role": message.role, "content": message.text} for message in body.messages]
+    starts: list[StartJob] = [
+        partial(reply_task, model_request.run, messages, completion.sampling, sample=sample) for sample in range(body.n or 1)
+    ]
+    return await completion.respond(
+        model_request,
+        starts,
+        response,
+        chunk,
+        token_choice,
+        lambda index, result: {"index": index, "delta": {}, "finish_reason": finish_reason(result), "logprobs": None},
+    )
+
+
+def chat_choice(index: int, result: StreamResult, logprobs: bool) -> types.ChatChoice:
+    return types.ChatChoice(
+        index=index,
+        message=types.AssistantMessage(content=result.text.continuation),
+        finish_reason=finish_reason(result),
+        logprobs=chat_logprobs(result.words, result.probabilities) if logprobs else None,
+    )
+
+
+def chat_logprobs(tokens: Sequence[str], probabilities: Sequence[float]) -> types.ChatLogprobs:
+    pairs = zip(tokens, log_probabilities(probabilities))
+    return types.ChatLogprobs(
+        content=[types.TokenLogprob(token=token, logprob=value, bytes=list(token.encode())) for token, value in pairs]
     )
 
 
 @router.post("/embeddings", response_model=types.EmbeddingsResponse)
 async def embeddings(body: types.EmbeddingsRequest, request: Request) -> Response:
     """Embed texts: the mean of the last layer's vectors."""
-    model_request = ModelRequest.create(request, body.model, "embeddings")
+    model_request: ModelRequest[render.EmbeddingRun] = ModelRequest.create(request, body.model, "embeddings")
     inputs = await model_request.read_inputs(body.input, None)
     results, tokens = await model_request.analyse(
-        lambda run: (render.embed_inputs(run, inputs, -1, "mean"), render.count_tokens(run, inputs))
+        lambda run: (render.embed_inputs(run, inputs), sum(map(len, run.tokenizers[0].encode([str(text) for text in inputs]))))
     )
 
     def encode(vector: list[float]) -> list[float] | str:

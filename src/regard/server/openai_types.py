@@ -1,7 +1,7 @@
 """Requests and responses of OpenAI's API: completions, chat and embeddings, with OpenAI's field names. An
 unsupported field that would change the result is rejected; one that would not is ignored."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -19,7 +19,6 @@ from regard.server.request_types import (
     reject_surrogates,
 )
 
-Stop = Word | Annotated[list[Word], Field(max_length=8)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 NonEmptyText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH), AfterValidator(reject_surrogates)]
 
@@ -43,7 +42,7 @@ class OpenAISamplingRequest(OpenAIRequest):
     top_p: TopP | None = 1.0
     n: Number | None = 1
     seed: Seed | None = None
-    stop: Stop | None = None
+    stop: Word | Annotated[list[Word], Field(max_length=8)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     presence_penalty: Zero | None = 0.0
@@ -67,6 +66,10 @@ class ContentPart(OpenAIType):
 class ChatMessage(OpenAIType):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[ContentPart], Field(max_length=MAX_TEXTS)]
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ChatCompletionRequest(OpenAISamplingRequest):
@@ -105,11 +108,15 @@ class CompletionChoice(OpenAIResponse):
     logprobs: CompletionLogprobs | None = None
 
 
-class CompletionResponse(OpenAIResponse):
+class CompletionHeader(OpenAIResponse):
     id: str
-    object: Literal["text_completion"] = "text_completion"
+    object: str
     created: int
     model: str
+
+
+class CompletionResponse(CompletionHeader):
+    object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
     usage: Usage | None = None
 
@@ -123,7 +130,7 @@ class TokenLogprob(OpenAIResponse):
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: list[Any] = []
+    top_logprobs: list[object] = []
 
 
 class ChatLogprobs(OpenAIResponse):
@@ -137,11 +144,8 @@ class ChatChoice(OpenAIResponse):
     logprobs: ChatLogprobs | None = None
 
 
-class ChatCompletionResponse(OpenAIResponse):
-    id: str
+class ChatCompletionResponse(CompletionHeader):
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
 

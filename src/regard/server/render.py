@@ -7,59 +7,61 @@ import threading
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from PIL import Image
 
 from regard.errors import UserError
 from regard.explain.report import round_values
+from regard.scoring.alignment import sharpest_layer
 from regard.server import request_types, response_types
+from regard.server.jobs import ModelInput
 from regard.show.attention import show_attention
 from regard.show.beam import build_beam_tree, show_beam_tree
-from regard.show.figures.attention_maps import sharpest_layer
+from regard.show.figures.beam_tree import BeamNode
+from regard.show.figures.decoding_steps import GenerationTrace
 from regard.show.generation import trace_tokens
 from regard.show.image_attention import show_image_attention
-from regard.show.recording import attention_maps, record_attention, token_labels
+from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import ViewSelection, resolve_indices, select_group
-from regard.tasks.contrastive import PlainText
+from regard.tasks.base import EmbeddedText, Run
+from regard.tasks.caption import CaptionRun
+from regard.tasks.classify import ClassifyRun
+from regard.tasks.language import LanguageRun
+from regard.tasks.regress import RegressRun
 from regard.tasks.shared.images import patch_grid
+from regard.tasks.shared.labels import Prediction
+from regard.tasks.shared.requests import StreamResult, token_labels
+from regard.tasks.text_to_text import TextToTextRun
+from regard.tasks.translate import TranslateRun, Translation
+from regard.tokens.tokenizer import Tokenizer
 
 DIGITS = 6
 MAX_WEIGHTS = 1_000_000
 """Numbers in one response."""
 SEED_LOCK = threading.Lock()
 """Explanations build a randomly initialised model from torch's global seed, which all threads share."""
-NO_TASKS = "task: this model has no other tasks; leave it out"
+Decoded = TypeVar("Decoded", bound=response_types.DecodedResult)
 
 
-def mark_as_text(run: Any, text: str) -> str:
-    """Mark a text so that a run that also reads images never takes it for a path."""
-    return PlainText(text) if run.task.explains == "similarity" else text
+class EmbeddingRun(Protocol):
+    """A run with the verb `embed`."""
+
+    tokenizers: list[Tokenizer]
+
+    def embed(self, inputs: Sequence[ModelInput], /, *, layer: int, pool: str) -> list[EmbeddedText]: ...
 
 
-def add_task_prefix(run: Any, texts: list[str], task: str | None) -> list[str]:
-    if task is None:
-        return texts
+def require_tasks(run: Run) -> TextToTextRun:
+    """Return a run of several tasks, of which a request may name one."""
     if run.task.name != "text-to-text":
-        raise UserError(NO_TASKS)
-    return run._prefixed(texts, task)
+        raise UserError("task: this model has no other tasks; leave it out")
+    return cast(TextToTextRun, run)
 
 
-def indices_of_nonempty(texts: Sequence[str]) -> list[int]:
-    """Return each text's index among the non-empty ones, which selects its random stream."""
-    counts = np.cumsum([0, *(bool(text.strip()) for text in texts)])
-    return counts[:-1].tolist()
-
-
-def label_probabilities(predictions: Sequence[Any]) -> list[response_types.LabelProbability]:
+def label_probabilities(predictions: Sequence[Prediction]) -> list[response_types.LabelProbability]:
     return [response_types.LabelProbability(label=one.label, probability=round(one.probability, DIGITS)) for one in predictions]
-
-
-def hypothesis_results(hypotheses: Sequence[Any]) -> list[response_types.HypothesisResult]:
-    return [
-        response_types.HypothesisResult(text=one.text, score=one.score, log_probability=one.log_probability) for one in hypotheses
-    ]
 
 
 def png_base64(pixels: np.ndarray) -> str:
@@ -71,29 +73,29 @@ def png_base64(pixels: np.ndarray) -> str:
 # decoded texts
 
 
-def translation_result(run: Any, hypotheses: Sequence[Any], views: dict[str, Any]) -> response_types.TranslationResult:
-    best = hypotheses[0]
-    return response_types.TranslationResult(
-        text=best.text,
-        score=best.score,
-        log_probability=best.log_probability,
-        tokens=token_labels(run.tokenizers[1], best.tokens),
-        alternatives=hypothesis_results(hypotheses[1:]),
-        **views,
-    )
+def decoded_result(
+    result_type: type[Decoded], tokenizer: Tokenizer, hypotheses: Sequence[Translation], **views: object
+) -> Decoded:
+    """Return the best hypothesis, its alternatives, and the views that the type has."""
+    texts = [{"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in hypotheses]
+    tokens = token_labels(tokenizer, hypotheses[0].tokens)
+    return result_type.model_validate({**texts[0], "tokens": tokens, "alternatives": texts[1:], **views})
 
 
-def translation_views(
-    run: Any, texts: Sequence[str], translations: Sequence[Any], request: request_types.TranslateRequest
-) -> list[dict[str, Any]]:
-    """Return the alignment and the beam tree of each translation, where the request asks for them."""
-    views: list[dict[str, Any]] = [{} for _ in texts]
+def translation_results(
+    run: TranslateRun,
+    texts: Sequence[str],
+    translations: Sequence[Sequence[Translation]],
+    request: request_types.TranslateRequest,
+) -> list[response_types.TranslationResult]:
+    """Return translations, with their alignment and beam tree where the request asks for them."""
     nonempty = [i for i, hypotheses in enumerate(translations) if hypotheses[0].tokens]
-    if request.alignment and nonempty:
-        alignments = run._align_translations([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
-        for i, alignment in zip(nonempty, alignments):
+    alignments, trees = {}, {}
+    if request.alignment:
+        found = run._align_translations([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
+        for i, alignment in zip(nonempty, found):
             weights, name = alignment.view()
-            views[i]["alignment"] = response_types.AlignmentResult(
+            alignments[i] = response_types.AlignmentResult(
                 source=alignment.source, target=alignment.target, weights=np.round(weights, 4).tolist(), name=name
             )
     if request.beam_tree:
@@ -102,11 +104,20 @@ def translation_views(
         length_penalty = decode.length_penalty if request.length_penalty is None else request.length_penalty
         for i in nonempty:
             nodes, _ = build_beam_tree(run, texts[i], beam, length_penalty, request.max_tokens)
-            views[i]["beam_tree"] = [beam_node(node) for node in nodes]
-    return views
+            trees[i] = [beam_node(node) for node in nodes]
+    return [
+        decoded_result(
+            response_types.TranslationResult,
+            run.tokenizers[1],
+            hypotheses,
+            alignment=alignments.get(i),
+            beam_tree=trees.get(i),
+        )
+        for i, hypotheses in enumerate(translations)
+    ]
 
 
-def beam_node(node: Any) -> response_types.BeamTreeNode:
+def beam_node(node: BeamNode) -> response_types.BeamTreeNode:
     return response_types.BeamTreeNode(
         parent=node.parent,
         step=node.step,
@@ -118,29 +129,29 @@ def beam_node(node: Any) -> response_types.BeamTreeNode:
     )
 
 
-def generation_result(generated: Any, attention: response_types.GenerationAttention | None) -> response_types.GenerationResult:
-    return response_types.GenerationResult(
-        text=generated.text.text,
-        continuation=generated.text.continuation,
-        score=generated.text.score,
-        tokens=generated.words,
-        probabilities=[round(p, DIGITS) for p in generated.probabilities],
-        finish_reason="length" if generated.cut else "stop",
-        attention=attention,
-    )
-
-
-def generation_attentions(
-    run: Any, prompts: Sequence[str], generated: Sequence[Any], request: request_types.GenerateRequest
-) -> list[response_types.GenerationAttention | None]:
+def generation_results(
+    run: LanguageRun, prompts: Sequence[str], generated: Sequence[StreamResult], request: request_types.GenerateRequest
+) -> list[response_types.GenerationResult]:
+    """Return generated texts, `number` of each prompt, with their attention where the request asks for it."""
     selection = ViewSelection("steps", request.kind, request.layer, request.head)
+    repeated = [prompt for prompt in prompts for _ in range(request.number)]
     return [
-        generation_attention(trace_tokens(run, prompt, one.text.tokens, selection)) if one.text.tokens else None
-        for prompt, one in zip(prompts, generated)
+        response_types.GenerationResult(
+            text=one.text.text,
+            continuation=one.text.continuation,
+            score=one.text.score,
+            tokens=one.words,
+            probabilities=[round(p, DIGITS) for p in one.probabilities],
+            finish_reason="length" if one.cut else "stop",
+            attention=generation_attention(trace_tokens(run, prompt, one.text.tokens, selection))
+            if request.attention and one.text.tokens
+            else None,
+        )
+        for prompt, one in zip(repeated, generated)
     ]
 
 
-def generation_attention(trace: Any) -> response_types.GenerationAttention:
+def generation_attention(trace: GenerationTrace) -> response_types.GenerationAttention:
     return response_types.GenerationAttention(
         name=trace.name,
         keys=list(trace.keys),
@@ -159,67 +170,66 @@ def generation_attention(trace: Any) -> response_types.GenerationAttention:
 
 
 def caption_result(
-    run: Any, hypotheses: Sequence[Any], attention: response_types.CaptionAttention | None
+    run: CaptionRun, image: Image.Image, hypotheses: Sequence[Translation], request: request_types.CaptionRequest
 ) -> response_types.CaptionResult:
-    best = hypotheses[0]
-    return response_types.CaptionResult(
-        text=best.text,
-        score=best.score,
-        log_probability=best.log_probability,
-        tokens=token_labels(run.tokenizers[0], best.tokens),
-        alternatives=hypothesis_results(hypotheses[1:]),
-        attention=attention,
-    )
-
-
-def caption_attention(run: Any, image: Image.Image, caption: Any) -> response_types.CaptionAttention | None:
-    if not caption.tokens:
-        return None
-    pixels = run._images.decode([image])
-    (attention,) = run._align_tokens(pixels, [caption.tokens])
-    return response_types.CaptionAttention(
-        words=attention.words,
-        grid=list(run.model.grid),
-        maps=np.round(attention.weights, 4).tolist(),
-        name="cross-attention, mean over the heads of the sharpest layer",
-        image=png_base64(pixels[0]),
-    )
+    """Return a caption, with its attention where the request asks for it."""
+    attention = None
+    if request.attention and hypotheses[0].tokens:
+        pixels = run._images.decode([image])
+        (aligned,) = run._align_tokens(pixels, [hypotheses[0].tokens])
+        attention = response_types.CaptionAttention(
+            words=aligned.words,
+            grid=list(run.model.grid),
+            maps=np.round(aligned.weights, 4).tolist(),
+            name="cross-attention, mean over the heads of the sharpest layer",
+            image=png_base64(pixels[0]),
+        )
+    return decoded_result(response_types.CaptionResult, run.tokenizers[0], hypotheses, attention=attention)
 
 
 # labels and vectors
 
 
-def classify_inputs(run: Any, inputs: Sequence[Any], task: str | None) -> list[Any]:
-    if task is not None and run.task.name != "text-to-text":
-        raise UserError(NO_TASKS)
-    return run.classify(inputs, task) if task is not None else run.classify(inputs)
+def classify_inputs(run: Run, inputs: Sequence[ModelInput], task: str | None) -> list[response_types.ClassificationResult]:
+    texts = cast(Sequence[str], inputs)  # or images, where the model reads those
+    found: Sequence[Sequence[Prediction] | float] = (
+        cast(ClassifyRun | RegressRun, run).classify(texts) if task is None else require_tasks(run).classify(texts, task)
+    )
+    return [
+        response_types.ClassificationResult(labels=[], score=one)
+        if isinstance(one, float)
+        else response_types.ClassificationResult(labels=label_probabilities(one))
+        for one in found
+    ]
 
 
-def embed_inputs(run: Any, inputs: Sequence[Any], layer: int, pool: str) -> list[response_types.EmbeddingResult]:
+def embed_inputs(
+    run: EmbeddingRun, inputs: Sequence[ModelInput], layer: int = -1, pool: str = "mean"
+) -> list[response_types.EmbeddingResult]:
     is_text = isinstance(inputs[0], str)
-    options = {"read_as": "text" if is_text else "image"} if run.task.explains == "similarity" else {}
-    embeddings = run.embed(inputs, layer=layer, pool=pool, **options)
     return [
         response_types.EmbeddingResult(
             tokens=one.tokens if pool == "words" or is_text else [],
             vectors=np.round(one.vectors.astype(float), DIGITS).tolist(),
         )
-        for one in embeddings
+        for one in run.embed(inputs, layer=layer, pool=pool)
     ]
 
 
 # attention and explanations
 
 
-def attention_json(name: str, run: Any, given: Any, request: request_types.AttentionRequest) -> bytes:
+def attention_json(name: str, run: Run, given: ModelInput, request: request_types.AttentionRequest) -> bytes:
     groups = attention_maps(record_attention(run, given))
     group = groups[select_group(groups, request.kind)]
-    layers = [index_of(group, "layer", number) for number in request.layers] if request.layers else list(range(len(group.layers)))
-    heads = [index_of(group, "head", number) for number in request.heads] if request.heads else list(range(len(group.heads)))
+    selected_layers = (ViewSelection("model", layer=int(name)) for name in request.layers or group.layers)
+    selected_heads = (ViewSelection("model", head=int(name)) for name in request.heads or group.heads)
+    layers = [cast(int, resolve_indices(group, selection).layer) for selection in selected_layers]
+    heads = [cast(int, resolve_indices(group, selection).head) for selection in selected_heads]
     weights = group.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} weights are more than {MAX_WEIGHTS:,}; ask for fewer layers or heads")
-    is_image = "image" in run.task.reads and not isinstance(given, str)
+    image = None if isinstance(given, str) else run._images.transform.apply(given.convert("RGB"))
     response = response_types.AttentionResponse.model_construct(
         model=name,
         name=group.name,
@@ -232,26 +242,13 @@ def attention_json(name: str, run: Any, given: Any, request: request_types.Atten
         sharpest_layer=sharpest_layer(weights),
         tile_size=group.tile,
         note=group.note or "",
-        grid=list(patch_grid(run)) if is_image else None,
-        image=png_base64(resize_image(run, given)) if is_image else None,
+        grid=None if image is None else list(patch_grid(run)),
+        image=None if image is None else png_base64(image),
     )
     return json.dumps(response.model_dump(), ensure_ascii=False, allow_nan=False).encode()
 
 
-def index_of(group: Any, axis: Literal["layer", "head"], number: int) -> int:
-    """Return the index of a layer or head by its number."""
-    selection = ViewSelection("model", layer=number) if axis == "layer" else ViewSelection("model", head=number)
-    index = getattr(resolve_indices(group, selection), axis)
-    assert index is not None
-    return index
-
-
-def resize_image(run: Any, image: Image.Image) -> np.ndarray:
-    """Return an image at the size that the model reads."""
-    return run._images.transform.apply(image.convert("RGB"))
-
-
-def attention_file(run: Any, given: Any, request: request_types.AttentionRequest) -> bytes:
+def attention_file(run: Run, given: ModelInput, request: request_types.AttentionRequest) -> bytes:
     """Return a recording of all attention (.attn), or one view as a figure."""
     layer, head = (None if not numbers else numbers[0] for numbers in (request.layers, request.heads))
     if layer is None and head is not None:
@@ -263,7 +260,7 @@ def attention_file(run: Any, given: Any, request: request_types.AttentionRequest
         elif request.view == "beam":
             if run.task.explains != "translation":
                 raise UserError("view beam: needs a model that translates")
-            show_beam_tree(run, given, out=out)
+            show_beam_tree(cast(TranslateRun, run), str(given), out=out)
         else:
             selection = ViewSelection(request.view, request.kind, layer, head, request.token)
             if isinstance(given, str):
@@ -273,7 +270,9 @@ def attention_file(run: Any, given: Any, request: request_types.AttentionRequest
         return out.read_bytes()
 
 
-def explain_response(name: str, run: Any, given: Any, request: request_types.ExplainRequest) -> response_types.ExplainResponse:
+def explain_response(
+    name: str, run: Run, given: ModelInput, request: request_types.ExplainRequest
+) -> response_types.ExplainResponse:
     target = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(request, key)) is not None}
     with SEED_LOCK:
         explanation = run.explain(given, request.method, **target)
@@ -294,7 +293,3 @@ def explain_response(name: str, run: Any, given: Any, request: request_types.Exp
         grid=None if explanation.image is None else list(explanation.image.grid),
         image=None if explanation.image is None else png_base64(explanation.image.pixels),
     )
-
-
-def count_tokens(run: Any, texts: Sequence[str]) -> int:
-    return sum(map(len, run.tokenizers[0].encode([str(text) for text in texts])))

@@ -26,14 +26,10 @@ ImageData = Annotated[
     str, Field(min_length=1, max_length=MAX_IMAGE_LENGTH, description="A PNG, JPEG or WebP in base64, or as a data: URL.")
 ]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Beam = Annotated[int, Field(ge=1, le=16)]
-LengthPenalty = Annotated[float, Field(ge=-5, le=5)]
 Temperature = Annotated[float, Field(ge=1e-6, le=100)]
-TopK = Annotated[int, Field(ge=0, le=1_000_000)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Number = Annotated[int, Field(ge=1, le=8)]
-Stops = Annotated[list[Word], Field(max_length=8)]
 Index = Annotated[int, Field(ge=1, le=1000)]
 """Of a layer or head, counted from 1."""
 AttentionKind = Literal["cross", "encoder", "decoder"]
@@ -50,32 +46,37 @@ class SamplingRequest(ApiRequest):
     """Sampling settings; without a temperature decoding is greedy or by beam search."""
 
     temperature: Temperature | None = None
-    top_k: TopK = 0
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     top_p: TopP = 1.0
     seed: Seed = 0
 
 
-class TranslateRequest(SamplingRequest):
-    text: Texts
-    beam: Beam | None = None
-    length_penalty: LengthPenalty | None = None
+class SearchRequest(SamplingRequest):
+    """Settings of a beam search."""
+
+    beam: Annotated[int, Field(ge=1, le=16)] | None = None
+    length_penalty: Annotated[float, Field(ge=-5, le=5)] | None = None
     max_tokens: Tokens | None = None
     number: Number = 1
+    stream: bool = False
+    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
+
+
+class TranslateRequest(SearchRequest):
+    text: Texts
     task: Name | None = None
     """For a run of several tasks, the one to do."""
     alignment: bool = False
     """Also return the attention of each target word over the source."""
     beam_tree: bool = False
     """Also return the tree of the beam search."""
-    stream: bool = False
-    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
 
 
 class GenerateRequest(SamplingRequest):
     prompt: Texts
     max_tokens: Tokens = 100
     repetition_penalty: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
-    stop: Stops = []
+    stop: Annotated[list[Word], Field(max_length=8)] = []
     number: Number = 1
     attention: bool = False
     """Also return the attention, the alternatives and the probability of each token."""
@@ -122,15 +123,10 @@ class EmbedRequest(TextOrImageRequest):
     pool: Literal["mean", "cls", "words"] = "mean"
 
 
-class CaptionRequest(SamplingRequest):
+class CaptionRequest(SearchRequest):
     image: ImageData
-    beam: Beam | None = None
-    length_penalty: LengthPenalty | None = None
-    max_tokens: Tokens | None = None
-    number: Number = 1
     attention: bool = False
     """Also return the attention of each word over the image."""
-    stream: bool = False
 
 
 class MatchRequest(ApiRequest):

@@ -1,15 +1,21 @@
 """The bodies of responses. Results are in the order of the inputs."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Grid = Annotated[list[int], Field(min_length=2, max_length=2)]
 """Rows and columns of image patches."""
+Result = TypeVar("Result")
 
 
 class ApiResponse(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ResultsResponse(ApiResponse, Generic[Result]):
+    model: str
+    results: list[Result]
 
 
 class ErrorDetail(ApiResponse):
@@ -90,17 +96,19 @@ class HypothesisResult(ApiResponse):
     log_probability: float
 
 
-class TranslationResult(HypothesisResult):
+class DecodedResult(HypothesisResult):
     tokens: list[str]
     alternatives: list[HypothesisResult]
     """The next best, where `number` asks for them."""
+
+
+class TranslationResult(DecodedResult):
     alignment: AlignmentResult | None = None
     beam_tree: list[BeamTreeNode] | None = None
 
 
-class TranslateResponse(ApiResponse):
-    model: str
-    results: list[TranslationResult]
+class TranslateResponse(ResultsResponse[TranslationResult]):
+    pass
 
 
 class GeneratedStep(ApiResponse):
@@ -138,9 +146,8 @@ class GenerationResult(ApiResponse):
     attention: GenerationAttention | None = None
 
 
-class GenerateResponse(ApiResponse):
-    model: str
-    results: list[GenerationResult]
+class GenerateResponse(ResultsResponse[GenerationResult]):
+    pass
 
 
 class TokenEvent(ApiResponse):
@@ -163,9 +170,8 @@ class FillResult(ApiResponse):
     """For each mask, best first."""
 
 
-class FillResponse(ApiResponse):
-    model: str
-    results: list[FillResult]
+class FillResponse(ResultsResponse[FillResult]):
+    pass
 
 
 class ClassificationResult(ApiResponse):
@@ -174,9 +180,8 @@ class ClassificationResult(ApiResponse):
     score: float | None = None
 
 
-class ClassifyResponse(ApiResponse):
-    model: str
-    results: list[ClassificationResult]
+class ClassifyResponse(ResultsResponse[ClassificationResult]):
+    pass
 
 
 class TaggingResult(ApiResponse):
@@ -184,9 +189,8 @@ class TaggingResult(ApiResponse):
     labels: list[str]
 
 
-class TagResponse(ApiResponse):
-    model: str
-    results: list[TaggingResult]
+class TagResponse(ResultsResponse[TaggingResult]):
+    pass
 
 
 class AnswerSpanItem(ApiResponse):
@@ -196,9 +200,8 @@ class AnswerSpanItem(ApiResponse):
     probability: float
 
 
-class AnswerResponse(ApiResponse):
-    model: str
-    results: list[AnswerSpanItem]
+class AnswerResponse(ResultsResponse[AnswerSpanItem]):
+    pass
 
 
 class EmbeddingResult(ApiResponse):
@@ -207,9 +210,8 @@ class EmbeddingResult(ApiResponse):
     """One vector, or with pool = words one for each word."""
 
 
-class EmbedResponse(ApiResponse):
-    model: str
-    results: list[EmbeddingResult]
+class EmbedResponse(ResultsResponse[EmbeddingResult]):
+    pass
 
 
 class CaptionAttention(ApiResponse):
@@ -224,21 +226,16 @@ class CaptionAttention(ApiResponse):
     """A PNG in base64."""
 
 
-class CaptionResult(HypothesisResult):
-    tokens: list[str]
-    alternatives: list[HypothesisResult]
+class CaptionResult(DecodedResult):
     attention: CaptionAttention | None = None
 
 
-class CaptionResponse(ApiResponse):
-    model: str
-    results: list[CaptionResult]
+class CaptionResponse(ResultsResponse[CaptionResult]):
+    pass
 
 
-class MatchResponse(ApiResponse):
-    model: str
-    results: list[LabelProbability]
-    """Every label, best first."""
+class MatchResponse(ResultsResponse[LabelProbability]):  # every label, best first
+    pass
 
 
 class ImageResult(ApiResponse):
@@ -247,9 +244,8 @@ class ImageResult(ApiResponse):
     score: float
 
 
-class DrawResponse(ApiResponse):
-    model: str
-    results: list[ImageResult]
+class DrawResponse(ResultsResponse[ImageResult]):
+    pass
 
 
 class AttentionResponse(ApiResponse):
@@ -307,4 +303,4 @@ class HealthResponse(ApiResponse):
 class DoneEvent(ApiResponse):
     """The last server-sent event of a stream, before [DONE]: the complete response."""
 
-    done: Annotated[dict[str, Any], Field(description="as the endpoint answers without stream")]
+    done: Annotated[dict[str, object], Field(description="as the endpoint answers without stream")]

@@ -22,18 +22,31 @@ response without stream; then `data: [DONE]`. An error after the first event is 
 The page is `page/index.html` at /, and its files are at /page/NAME.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from regard.decoding.sampling import SamplingParams
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
-from regard.server.jobs import ModelRequest, StartDecoding, as_list, json_response
+from regard.server.jobs import ModelRequest, RunType, as_list, json_response
+from regard.server.models import ServedModels
+from regard.server.response_types import Result, ResultsResponse
+from regard.server.worker import StartJob
+from regard.tasks.answer import AnswerRun
+from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
+from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.language import LanguageRun
-from regard.tasks.shared.requests import SamplingParams, StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.masked import MaskedRun
+from regard.tasks.shared.requests import StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.span_corruption import SpanCorruptionRun
+from regard.tasks.tag import TagRun
+from regard.tasks.text_to_image import TextToImageRun
 from regard.tasks.translate import TranslateRun
 
 router = APIRouter(prefix="/v1")
@@ -63,15 +76,28 @@ FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
 SEARCH_OPTIONS = {"beam", "length_penalty", "max_tokens", "number", "temperature", "top_k", "top_p", "seed"}
 
 
-async def stream_response(
-    model_request: ModelRequest,
-    starts: Sequence[StartDecoding],
-    build_response: Callable[[list[Any]], Awaitable[response_types.ApiResponse]],
-    result_text: Callable[[Any], str] | None = None,
+async def respond_decoded(
+    model_request: ModelRequest[RunType],
+    starts: Sequence[StartJob],
+    response_type: type[ResultsResponse[Result]],
+    build_results: Callable[[RunType, list[Any]], list[Result]],
+    *,
+    stream: bool,
+    analyse: bool,
+    searches: bool = False,
 ) -> Response:
-    """Stream tokens, then the complete response. A beam search has no certain token before its end: with `result_text`, a text
+    """Decode texts and answer with what `build_results` makes of them, called in the analysis worker's thread if it has to
+    `analyse`. With `stream`, send the tokens first. A beam search has no certain token before its end: if it `searches`, a text
     without token events is sent as one event when it ends."""
     seen: set[int] = set()
+
+    async def build_response(found: list[Any]) -> ResultsResponse[Result]:
+        results = (
+            await model_request.analyse(lambda run: build_results(run, found))
+            if analyse
+            else build_results(model_request.run, found)
+        )
+        return response_type(model=model_request.model.name, results=results)
 
     def token_event(index: int, token: StreamedToken) -> response_types.TokenEvent:
         seen.add(index)
@@ -79,14 +105,25 @@ async def stream_response(
         return response_types.TokenEvent(index=index, text=token.text, token=token.word, probability=probability)
 
     def end_event(index: int, result: Any) -> response_types.TokenEvent | None:
-        if result_text is None or index in seen:
+        if not searches or index in seen:
             return None
-        return response_types.TokenEvent(index=index, text=result_text(result), token="", probability=1.0)
+        return response_types.TokenEvent(index=index, text=result[0].text, token="", probability=1.0)
 
-    async def done_event(results: list[Any]) -> response_types.DoneEvent:
-        return response_types.DoneEvent(done=(await build_response(results)).model_dump())
+    async def done_event(found: list[Any]) -> response_types.DoneEvent:
+        return response_types.DoneEvent(done=(await build_response(found)).model_dump())
 
-    return await model_request.stream(starts, token_event, done_event, end_event)
+    if stream:
+        return await model_request.stream(starts, token_event, done_event, end_event)
+    return json_response(await build_response(await model_request.decode(starts)))
+
+
+def generation_starts(run: LanguageRun, prompts: Sequence[str], params: SamplingParams) -> list[StartJob]:
+    """Return a job for each sample of each prompt."""
+    return [
+        partial(generate_task, run, prompt, params, place=place, sample=sample)
+        for place, prompt in enumerate(prompts)
+        for sample in range(params.number)
+    ]
 
 
 @router.get("/models", response_model=response_types.ModelsResponse)
@@ -97,44 +134,37 @@ async def models(request: Request) -> response_types.ModelsResponse:
 
 @router.get("/models/{name}", response_model=response_types.ModelInfo)
 async def model(name: str, request: Request) -> response_types.ModelInfo:
-    found = request.app.state.models.by_name.get(name)
-    if found is None:
+    served: ServedModels = request.app.state.models
+    if name not in served.by_name:
         raise ApiError(404, "there is no such model", code="model_not_found", param="model")
-    return found.info
+    return served.by_name[name].info
 
 
 @router.post("/translate", response_model=response_types.TranslateResponse, responses=STREAM_RESPONSES)
 async def translate(body: request_types.TranslateRequest, request: Request) -> Response:
     """Translate texts; a run of several tasks does the one named by `task`."""
-    model_request = ModelRequest.create(request, body.model, "translate")
-    run = cast(TranslateRun, model_request.model.run)
-    texts = render.add_task_prefix(run, as_list(body.text), body.task)
+    model_request: ModelRequest[TranslateRun] = ModelRequest.create(request, body.model, "translate")
+    run, texts = model_request.run, as_list(body.text)
+    if body.task is not None:
+        texts = render.require_tasks(run)._prefixed(texts, body.task)
+    places = accumulate((bool(text.strip()) for text in texts), initial=0)  # the index among the texts that are not empty
     options = body.model_dump(include=SEARCH_OPTIONS)
-    places = render.indices_of_nonempty(texts)
-
-    def start(index: int, text: str) -> StartDecoding:
-        return lambda on_token: translate_task(
-            run, text, place=places[index], callback=on_token if body.stream else None, **options
-        )
-
-    async def build_response(results: list[Any]) -> response_types.TranslateResponse:
-        views: list[dict[str, Any]] = [{} for _ in texts]
-        if body.alignment or body.beam_tree:
-            views = await model_request.analyse(lambda run: render.translation_views(run, texts, results, body))
-        translations = [render.translation_result(run, hypotheses, view) for hypotheses, view in zip(results, views)]
-        return response_types.TranslateResponse(model=model_request.model.name, results=translations)
-
-    starts = [start(index, text) for index, text in enumerate(texts)]
-    if body.stream:
-        return await stream_response(model_request, starts, build_response, lambda hypotheses: hypotheses[0].text)
-    return json_response(await build_response(await model_request.decode(starts)))
+    return await respond_decoded(
+        model_request,
+        [partial(translate_task, run, text, place=place, **options) for text, place in zip(texts, places)],
+        response_types.TranslateResponse,
+        lambda run, found: render.translation_results(run, texts, found, body),
+        stream=body.stream,
+        analyse=body.alignment or body.beam_tree,
+        searches=True,
+    )
 
 
 @router.post("/generate", response_model=response_types.GenerateResponse, responses=STREAM_RESPONSES)
 async def generate(body: request_types.GenerateRequest, request: Request) -> Response:
     """Continue prompts."""
-    model_request = ModelRequest.create(request, body.model, "generate")
-    run, prompts = cast(LanguageRun, model_request.model.run), as_list(body.prompt)
+    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "generate")
+    prompts = as_list(body.prompt)
     if len(prompts) * body.number > request_types.MAX_TEXTS:
         message = f"number: {len(prompts)} prompts times {body.number} are more than {request_types.MAX_TEXTS} texts"
         raise ApiError(422, message, code="invalid", param="number")
@@ -148,130 +178,117 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
         body.seed,
         body.number,
     )
-    rows = [(place, prompt, sample) for place, prompt in enumerate(prompts) for sample in range(body.number)]
-
-    def start(place: int, prompt: str, sample: int) -> StartDecoding:
-        return lambda on_token: generate_task(
-            run, prompt, params, place=place, sample=sample, callback=on_token if body.stream else None
-        )
-
-    async def build_response(results: list[Any]) -> response_types.GenerateResponse:
-        attentions: list[response_types.GenerationAttention | None] = [None] * len(results)
-        if body.attention:
-            repeated = [prompt for _, prompt, _ in rows]
-            attentions = await model_request.analyse(lambda run: render.generation_attentions(run, repeated, results, body))
-        generations = [render.generation_result(result, attention) for result, attention in zip(results, attentions)]
-        return response_types.GenerateResponse(model=model_request.model.name, results=generations)
-
-    starts = [start(*row) for row in rows]
-    if body.stream:
-        return await stream_response(model_request, starts, build_response)
-    return json_response(await build_response(await model_request.decode(starts)))
+    return await respond_decoded(
+        model_request,
+        generation_starts(model_request.run, prompts, params),
+        response_types.GenerateResponse,
+        lambda run, found: render.generation_results(run, prompts, found, body),
+        stream=body.stream,
+        analyse=body.attention,
+    )
 
 
 @router.post("/caption", response_model=response_types.CaptionResponse, responses=STREAM_RESPONSES)
 async def caption(body: request_types.CaptionRequest, request: Request) -> Response:
     """Caption an image, optionally with the attention of each word."""
-    model_request = ModelRequest.create(request, body.model, "caption")
-    run, image = cast(CaptionRun, model_request.model.run), await model_request.read_image(body.image)
-    options = body.model_dump(include=SEARCH_OPTIONS)
-
-    async def build_response(results: list[Any]) -> response_types.CaptionResponse:
-        hypotheses, attention = results[0], None
-        if body.attention:
-            attention = await model_request.analyse(lambda run: render.caption_attention(run, image, hypotheses[0]))
-        captions = [render.caption_result(run, hypotheses, attention)]
-        return response_types.CaptionResponse(model=model_request.model.name, results=captions)
-
-    starts: list[StartDecoding] = [
-        lambda on_token: caption_task(run, image, callback=on_token if body.stream else None, **options)
-    ]
-    if body.stream:
-        return await stream_response(model_request, starts, build_response, lambda hypotheses: hypotheses[0].text)
-    return json_response(await build_response(await model_request.decode(starts)))
+    model_request: ModelRequest[CaptionRun] = ModelRequest.create(request, body.model, "caption")
+    image = await model_request.read_image(body.image)
+    return await respond_decoded(
+        model_request,
+        [partial(caption_task, model_request.run, image, **body.model_dump(include=SEARCH_OPTIONS))],
+        response_types.CaptionResponse,
+        lambda run, found: [render.caption_result(run, image, hypotheses, body) for hypotheses in found],
+        stream=body.stream,
+        analyse=body.attention,
+        searches=True,
+    )
 
 
 @router.post("/fill", response_model=response_types.FillResponse)
 async def fill(body: request_types.FillRequest, request: Request) -> Response:
     """Fill in masked words, written [MASK]."""
-    model_request = ModelRequest.create(request, body.model, "fill")
-    filled = await model_request.analyse(lambda run: run.fill(as_list(body.text), number=body.number))
-    results = [
-        response_types.FillResult(text=one.text, candidates=[render.label_probabilities(mask) for mask in one.candidates])
-        for one in filled
-    ]
-    return json_response(response_types.FillResponse(model=model_request.model.name, results=results))
+    model_request: ModelRequest[MaskedRun | SpanCorruptionRun] = ModelRequest.create(request, body.model, "fill")
+    return await model_request.respond(
+        response_types.FillResponse,
+        lambda run: [
+            response_types.FillResult(text=one.text, candidates=[render.label_probabilities(mask) for mask in one.candidates])
+            for one in run.fill(as_list(body.text), number=body.number)
+        ],
+    )
 
 
 @router.post("/classify", response_model=response_types.ClassifyResponse)
 async def classify(body: request_types.ClassifyRequest, request: Request) -> Response:
     """Return every label of texts or an image, most probable first; or a regression's number."""
-    model_request = ModelRequest.create(request, body.model, "classify")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "classify")
     inputs = await model_request.read_inputs(body.text, body.image)
-    predictions = await model_request.analyse(lambda run: render.classify_inputs(run, inputs, body.task))
-    results = [
-        response_types.ClassificationResult(labels=[], score=one)
-        if isinstance(one, float)
-        else response_types.ClassificationResult(labels=render.label_probabilities(one))
-        for one in predictions
-    ]
-    return json_response(response_types.ClassifyResponse(model=model_request.model.name, results=results))
+    return await model_request.respond(
+        response_types.ClassifyResponse, lambda run: render.classify_inputs(run, inputs, body.task)
+    )
 
 
 @router.post("/tag", response_model=response_types.TagResponse)
 async def tag(body: request_types.TagRequest, request: Request) -> Response:
     """Label every word."""
-    model_request = ModelRequest.create(request, body.model, "tag")
-    tagged = await model_request.analyse(lambda run: run.tag(as_list(body.text)))
-    results = [response_types.TaggingResult(words=one.words, labels=one.labels) for one in tagged]
-    return json_response(response_types.TagResponse(model=model_request.model.name, results=results))
+    model_request: ModelRequest[TagRun] = ModelRequest.create(request, body.model, "tag")
+    return await model_request.respond(
+        response_types.TagResponse,
+        lambda run: [response_types.TaggingResult(words=one.words, labels=one.labels) for one in run.tag(as_list(body.text))],
+    )
 
 
 @router.post("/answer", response_model=response_types.AnswerResponse)
 async def answer(body: request_types.AnswerRequest, request: Request) -> Response:
     """Answer a question with a span of its context."""
-    model_request = ModelRequest.create(request, body.model, "answer")
-    (spans,) = await model_request.analyse(lambda run: run.answers([body.question], [body.context], top=body.top))
-    results = [
-        response_types.AnswerSpanItem(text=span.text, start=span.start, end=span.end, probability=span.probability)
-        for span in spans
-    ]
-    return json_response(response_types.AnswerResponse(model=model_request.model.name, results=results))
+    model_request: ModelRequest[AnswerRun] = ModelRequest.create(request, body.model, "answer")
+    return await model_request.respond(
+        response_types.AnswerResponse,
+        lambda run: [
+            response_types.AnswerSpanItem(text=span.text, start=span.start, end=span.end, probability=span.probability)
+            for span in run.answers([body.question], [body.context], top=body.top)[0]
+        ],
+    )
 
 
 @router.post("/embed", response_model=response_types.EmbedResponse)
 async def embed(body: request_types.EmbedRequest, request: Request) -> Response:
     """Embed texts, each of their words, or an image."""
-    model_request = ModelRequest.create(request, body.model, "embed")
+    model_request: ModelRequest[render.EmbeddingRun] = ModelRequest.create(request, body.model, "embed")
     inputs = await model_request.read_inputs(body.text, body.image)
-    results = await model_request.analyse(lambda run: render.embed_inputs(run, inputs, body.layer, body.pool))
-    return json_response(response_types.EmbedResponse(model=model_request.model.name, results=results))
+    return await model_request.respond(
+        response_types.EmbedResponse, lambda run: render.embed_inputs(run, inputs, body.layer, body.pool)
+    )
 
 
 @router.post("/match", response_model=response_types.MatchResponse)
 async def match(body: request_types.MatchRequest, request: Request) -> Response:
     """Rank labels by how well they fit an image."""
-    model_request = ModelRequest.create(request, body.model, "match")
+    model_request: ModelRequest[ContrastiveRun] = ModelRequest.create(request, body.model, "match")
     image = await model_request.read_image(body.image)
-    (ranked,) = await model_request.analyse(lambda run: run.match([image], body.labels, body.templates))
-    results = render.label_probabilities(ranked)
-    return json_response(response_types.MatchResponse(model=model_request.model.name, results=results))
+    return await model_request.respond(
+        response_types.MatchResponse,
+        lambda run: render.label_probabilities(run.match([image], body.labels, body.templates)[0]),
+    )
 
 
 @router.post("/draw", response_model=response_types.DrawResponse)
 async def draw(body: request_types.DrawRequest, request: Request) -> Response:
     """Generate images from a text."""
-    model_request = ModelRequest.create(request, body.model, "draw")
+    model_request: ModelRequest[TextToImageRun] = ModelRequest.create(request, body.model, "draw")
     options = body.model_dump(include={"number", "temperature", "top_k", "top_p", "seed"})
-    (images,) = await model_request.analyse(lambda run: run.draw([body.text], **options))
-    results = [response_types.ImageResult(image=render.png_base64(one.image), score=one.score) for one in images]
-    return json_response(response_types.DrawResponse(model=model_request.model.name, results=results))
+    return await model_request.respond(
+        response_types.DrawResponse,
+        lambda run: [
+            response_types.ImageResult(image=render.png_base64(one.image), score=one.score)
+            for one in run.draw([body.text], **options)[0]
+        ],
+    )
 
 
 @router.post("/attention", response_model=response_types.AttentionResponse, responses=FILE_RESPONSES)
 async def attention(body: request_types.AttentionRequest, request: Request) -> Response:
     """Return the attention over a text or an image; with a translator or captioner, also that of its output."""
-    model_request = ModelRequest.create(request, body.model, "attention")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "attention")
     name, given = model_request.model.name, await model_request.read_input(body.text, body.image)
     if body.format == "json":
         data = await model_request.analyse(lambda run: render.attention_json(name, run, given, body))
@@ -284,9 +301,9 @@ async def attention(body: request_types.AttentionRequest, request: Request) -> R
 @router.post("/explain", response_model=response_types.ExplainResponse)
 async def explain(body: request_types.ExplainRequest, request: Request) -> Response:
     """Attribute an output to tokens or patches by several methods, and measure how faithful each method is."""
-    model_request = ModelRequest.create(request, body.model, "explain")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "explain")
     name = model_request.model.name
-    if body.text is not None and "image" in model_request.model.inputs:
+    if body.text is not None and "image" in model_request.model.info.inputs:
         raise ApiError(422, f"{name}: only images are explained here; give image", code="invalid", param="text")
     given = await model_request.read_input(body.text, body.image)
     return json_response(await model_request.analyse(lambda run: render.explain_response(name, run, given, body)))

@@ -7,8 +7,9 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from regard.decoding.continuous_batching import DecodingRequest
 from regard.errors import UserError
 from regard.server.errors import ApiError, redact_message
 from regard.server.metrics import Metrics
@@ -31,18 +32,24 @@ FAILURES = (
 """What a model may raise: the job fails, the server goes on."""
 JOIN_GROUPS = 8
 """When more texts wait than fit, they join in groups of at least 1/8 of the batch: each join copies the batch's cache."""
-FAILURE_MESSAGE = "internal error; see the server's log"
 log = logging.getLogger("regard.server")
+DECODING_VERBS = {"translate", "generate", "caption"}
 TokenQueue = asyncio.Queue[tuple[int, StreamedToken | None]]
 """Streamed tokens with the index of their text; None at the end of a text."""
 
 
+class StartJob(Protocol):
+    """Runs in the model's thread; returns the DecodingTask of a job that decodes, else its result. The callback gets tokens."""
+
+    def __call__(self, *, callback: StreamCallback | None) -> Any: ...
+
+
 class Job:
-    """One unit of work for a model. `start` runs in the model's thread; it returns a DecodingTask if `decodes`, else a result."""
+    """One unit of work for a model."""
 
     def __init__(
         self,
-        start: Callable[[StreamCallback], Any],
+        start: StartJob,
         *,
         client: str,
         decodes: bool = False,
@@ -60,13 +67,13 @@ class Job:
         if self.tokens is not None:
             self._call_soon(self.tokens.put_nowait, (self.index, token))
 
-    def succeed(self, result: Any) -> None:
+    def succeed(self, result: object) -> None:
         self._call_soon(self._settle, result, None)
 
     def fail(self, error: ApiError) -> None:
         self._call_soon(self._settle, None, error)
 
-    def _settle(self, result: Any, error: ApiError | None) -> None:
+    def _settle(self, result: object, error: ApiError | None) -> None:
         if not self.future.done():
             if error is None:
                 self.future.set_result(result)
@@ -75,7 +82,7 @@ class Job:
         if self.tokens is not None:
             self.tokens.put_nowait((self.index, None))
 
-    def _call_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def _call_soon(self, function: Callable[..., None], *arguments: object) -> None:
         try:
             self.loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed: nobody waits any more
@@ -91,12 +98,12 @@ class Worker:
         self.queues: OrderedDict[str, deque[Job]] = OrderedDict()
         """Waiting jobs by client; the client at the front is served next."""
         self.queued = 0
-        self.running: dict[Any, Job] = {}
+        self.running: dict[DecodingRequest, Job] = {}
         """Jobs being decoded, by their request."""
         self.stopping = False
         self.seconds_per_text = 0.05
         """Moving average of the time between two finished texts."""
-        self.batch = open_continuous_batch(run) if hasattr(run.model, "step") else None
+        self.batch = None if DECODING_VERBS.isdisjoint(run.task.verbs) else open_continuous_batch(run)
         self.thread = threading.Thread(target=self._loop, name=f"{name} {kind}", daemon=True)
         metrics.watch_worker(name, kind, lambda: len(self.running), lambda: self.queued)
 
@@ -105,9 +112,6 @@ class Worker:
         return self.thread.is_alive() and not self.stopping
 
     # called in the event loop's thread
-
-    def start(self) -> None:
-        self.thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all jobs, or none where there is no room: one client may fill half of the queue."""
@@ -221,7 +225,7 @@ class Worker:
     def _start(self, job: Job) -> bool:
         """Start a job; finish it unless it has a text to decode. Return whether it has."""
         try:
-            result = job.start(job.send_token)
+            result = job.start(callback=None if job.tokens is None else job.send_token)
             if job.decodes and result.request is not None:
                 job.task = result
                 return True
@@ -268,4 +272,4 @@ class Worker:
         log.exception("failure", extra={"model": self.name})
         self.metrics.failures.labels(self.name).inc()
         for job in jobs:
-            job.fail(ApiError(500, FAILURE_MESSAGE, code="failure"))
+            job.fail(ApiError(500, "internal error; see the server's log", code="failure"))

@@ -1,7 +1,6 @@
 """Draw attention: record a run, or read a record; select maps; draw them as a figure, a page or text."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from regard.show.figures.head_views import entropy_figure, entropy_text, head_vi
 from regard.show.figures.html_pages import HtmlReport, attention_page, html_report
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
+from regard.show.figures.style import figure_format, to_svg, write_file, write_view
 from regard.show.figures.teaching import position_figure
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import SelectedMaps, ViewSelection, pluralize, select
@@ -51,7 +50,16 @@ def show_attention(
     group, selected = select(groups, selection)
     maps = selected.maps
     if out is not None and out.suffix.lower() == ".html" and selection.view != "entropy":
-        write_page(groups, group, selected, selection.view, shorten(clean(text), 90) if text else maps.name, out)
+        page = attention_page(
+            groups,
+            view=selection.view,
+            layer=selected.shown_layer,
+            head=selected.head,
+            token=selected.token,
+            group=group,
+            title=shorten(clean(text), 90) if text else maps.name,
+        )
+        write_file(out, page.encode())
         out = None
     description = (
         f"{maps.name}: {pluralize(len(maps.layers), 'layer')} of {pluralize(len(maps.heads), 'head')}, "
@@ -115,19 +123,9 @@ def view_text(selected: SelectedMaps, view: str) -> str:
     return matrix_text(weights / maps.darkest, maps.keys, rows, width) + f"\n\n{title}"
 
 
-def write_page(groups: Sequence[AttentionMaps], group: int, selected: SelectedMaps, view: str, title: str, out: Path) -> None:
-    """Write the page to explore all groups, opened at the selection."""
-    layer, head, token = selected.shown_layer, selected.head, selected.token
-    page = attention_page(groups, view=view, layer=layer, head=head, token=token, group=group, title=title)
-    write_file(out, page.encode())
-
-
 def save_figure_or_page(figure: Figure, out: Path, title: str) -> None:
     """Write a figure; to .html, a page around it."""
-    if out.suffix.lower() == ".html":
-        write_file(out, html_report(HtmlReport(title, "", figures=[("", to_svg(figure))])).encode())
-    else:
-        save_figure(figure, out)
+    write_view(out, lambda: figure, lambda: html_report(HtmlReport(title, "", figures=[("", to_svg(figure))])))
 
 
 def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int = 50) -> str:

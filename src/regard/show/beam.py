@@ -12,7 +12,7 @@ from regard.decoding.protocol import length_penalty
 from regard.errors import UserError
 from regard.show.attention import save_figure_or_page
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure, beam_tree_text
-from regard.show.recording import token_labels
+from regard.tasks.shared.requests import token_labels
 from regard.tasks.translate import TranslateRun
 
 MAX_NODES = 400

@@ -65,7 +65,7 @@ def write_explanation(run: Run, found: Explanation | FaithfulnessReport, path: P
     report = HtmlReport(
         title,
         summary,
-        tables=[(table.title, table.header, table.rows) for table in found.tables()],
+        tables=found.tables(),
         notes=[*found.summary(), *reasons],
         figures=figures,
     )

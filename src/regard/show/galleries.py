@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from regard.batches.image_store import take_pixels
+from regard.batches.image_store import Pixels, take_pixels
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.scoring import sentence_bleu
@@ -94,7 +94,7 @@ def spread_examples(examples: ImageExamples, number: int) -> list[int]:
     return sorted(first)[:: max(1, len(first) // number)][:number]
 
 
-def images_at(pixels: Any, indices: Sequence[int]) -> np.ndarray:
+def images_at(pixels: Pixels, indices: Sequence[int]) -> np.ndarray:
     """Return stored images as (N, H, W, 3)."""
     return take_pixels(pixels, np.array(indices)).permute(0, 2, 3, 1).cpu().numpy()
 

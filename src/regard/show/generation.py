@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -15,20 +15,21 @@ from regard.show.figures.decoding_steps import (
     generation_text,
 )
 from regard.show.figures.labels import clean, shorten
-from regard.show.figures.style import save_figure, write_file
+from regard.show.figures.style import write_view
 from regard.show.recording import (
     BUDGET,
     ModelInputs,
+    TokensBySide,
     attention_maps,
     group_layers,
     model_inputs,
     query_and_key_labels,
     require_attention,
-    token_labels,
 )
 from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
+from regard.tasks.shared.requests import token_labels
 from regard.tokens.special_tokens import NO_TOKEN
 
 MAX_TOKENS, MAX_ALTERNATIVES = 20, 5
@@ -47,11 +48,11 @@ def show_generation(
     trace = trace_generation(run, text, selection, max_tokens)
     first = 0 if selection.token is None else token_index([step.word for step in trace.steps], selection.token)
     title = shorten(clean(text), 90)
-    if out is not None:
-        if out.suffix.lower() == ".html":
-            write_file(out, generation_page(trace, title=title, first=first).encode())
-        else:
-            save_figure(generation_figure(trace, title=title, first=first), out)
+    write_view(
+        out,
+        lambda: generation_figure(trace, title=title, first=first),
+        lambda: generation_page(trace, title=title, first=first),
+    )
     description = f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else "")
     return description + (f"\n\n{generation_text(trace, first)}" if terminal else "")
 
@@ -104,10 +105,10 @@ def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, f
     return list(zip(token_labels(run.tokenizers[-1], best), p[best].tolist()))
 
 
-def generated_inputs(run: Any, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
+def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
     """Return the inputs after generation, the generated tokens, and the rows that predict them, None if all."""
     if run.task.decoder_only:
-        return continued_inputs(run, text, max_tokens or MAX_TOKENS)
+        return continued_inputs(cast(LanguageRun, run), text, max_tokens or MAX_TOKENS)
     if max_tokens is not None:
         raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")
     inputs = model_inputs(run, text)
@@ -130,6 +131,9 @@ def inputs_with_continuation(
 ) -> tuple[ModelInputs, list[int], list[int]]:
     """Return the inputs when the last token was generated."""
     ids = [*prompt, *generated[:-1]]
-    tokens = {"text": [token_labels(run.tokenizers[0], ids)], "predicted": [token_labels(run.tokenizers[0], generated)]}
+    tokens: TokensBySide = {
+        "text": [token_labels(run.tokenizers[0], ids)],
+        "predicted": [token_labels(run.tokenizers[0], generated)],
+    }
     inputs = ModelInputs(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)
     return inputs, generated, list(range(len(prompt) - 1, len(ids)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -29,17 +29,18 @@ def reads_image(run: Run, given: str) -> bool:
     )
 
 
-def show_image_attention(run: Any, given: str, selection: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection, out: Path) -> str:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
     With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
-    (attention,) = run.align([given]) if run.task.explains == "caption" else [image_attention(run, given)]
+    captions = run.task.explains == "caption"
+    attention = next(iter(cast(CaptionRun, run).align([given]))) if captions else image_attention(run, given)
     layers, heads = attention.heads.shape[:2]
     for option, value, most in (("layer", selection.layer, layers), ("head", selection.head, heads)):
         if value is not None and value > most:
             raise UserError(f"--{option} {value}: this run has 1 to {most}")
     pixels = decode_images([as_image_source(given)], run._images.transform)[0]
-    if run.task.explains == "caption":
+    if captions:
         shown = caption_overlays(attention, pixels, selection)
     elif selection.view == "heads":
         layer = layers if selection.layer is None else selection.layer
@@ -50,7 +51,7 @@ def show_image_attention(run: Any, given: str, selection: ViewSelection, out: Pa
         weights = attention.heads[:, :, 0].mean(1) if selection.head is None else attention.heads[:, selection.head - 1, 0]
         shown = [ImageAttention(pixels, [f"layer {layer + 1}" for layer in chosen], weights[chosen])]
     save_figure(image_attention_figure(shown), out)
-    if run.task.explains == "caption":
+    if captions:
         return " ".join(attention.words)
     return f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {patch_grid(run)[0]} × {patch_grid(run)[1]} patches"
 
@@ -69,7 +70,7 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
     return [ImageAttention(pixels, attention.words, weights)]
 
 
-def image_attention(run: Run, given: str) -> CaptionAlignment:
+def image_attention(run: Run, given: ImageInput) -> CaptionAlignment:
     """Return the attention of the pooled output to the patches, as that of one word."""
     modules = record_attention(run, given).modules.values()
     weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)

@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -25,7 +24,7 @@ from regard.show.figures.neuron_view import (
     neuron_page,
     neuron_text,
 )
-from regard.show.figures.style import save_figure, to_svg, write_file
+from regard.show.figures.style import to_svg, write_view
 from regard.show.recording import BUDGET, attention_maps, group_layers, model_inputs, query_and_key_labels
 from regard.show.selection import ViewSelection, select, token_index
 from regard.tasks.base import Run
@@ -38,12 +37,11 @@ def show_neurons(run: Run, text: str, selection: ViewSelection, *, out: Path | N
     """Draw the queries and keys of one head component by component. Return a description."""
     several = out is not None and out.suffix.lower() == ".html"
     view, at = record_neurons(run, text, selection, several=several)
-    if out is not None:
-        figure = neuron_figure(view, at)
-        if several:
-            write_file(out, neuron_page(view, at, to_svg(figure), title=shorten(clean(text), 90)).encode())
-        else:
-            save_figure(figure, out)
+    write_view(
+        out,
+        lambda: neuron_figure(view, at),
+        lambda: neuron_page(view, at, to_svg(neuron_figure(view, at)), title=shorten(clean(text), 90)),
+    )
     word = view.queries[at].word
     description = f"{view.name}: query {word}, {len(view.words)} keys of {view.keys.shape[1]} components"
     return description + ("\n\n" + neuron_text(view, at, shutil.get_terminal_size((100, 40)).columns) if terminal else "")
@@ -109,8 +107,7 @@ def to_numpy(x: Tensor) -> np.ndarray:
 
 def position_note(run: Run, module: ModuleRecord) -> str:
     """Describe where positions enter the scores of an attention module."""
-    parents: list[Any] = [run.model.get_submodule(module.name[: end.start()]) for end in re.finditer(r"\.|$", module.name)]
-    positions = next(
-        (parent.positions for parent in parents if isinstance(getattr(parent, "positions", None), PositionEncoding)), None
-    )
+    parents = [run.model.get_submodule(module.name[: end.start()]) for end in re.finditer(r"\.|$", module.name)]
+    found = (getattr(parent, "positions", None) for parent in parents)
+    positions = next((encoding for encoding in found if isinstance(encoding, PositionEncoding)), None)
     return POSITIONS_IN_RECURRENCE if positions is None else POSITIONS_ACROSS if module.kind == "cross" else positions.description

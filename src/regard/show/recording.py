@@ -20,6 +20,9 @@ from regard.tasks.shared.images import ImageInput, patch_grid
 from regard.tasks.shared.requests import token_labels
 
 BUDGET = "512MB"
+SideTokens = list[list[str]] | dict[str, list[int]]
+"""The tokens of one side: a list of strings for each row, or the rows and columns of its "patches"."""
+TokensBySide = dict[str, SideTokens]
 ATTENTION_NAMES = {
     ("cross", "source"): "cross-attention",
     ("self", "source"): "self-attention of the encoder",
@@ -35,13 +38,13 @@ class ModelInputs:
 
     run: Run
     inputs: dict[str, Tensor]
-    tokens: dict[str, Any]
+    tokens: TokensBySide
     is_encoder_decoder: bool
 
-    def watch(self, **options: Any) -> tuple[Any, AttentionRecording]:
+    def watch(self, **options: Any) -> tuple[Tensor, AttentionRecording]:
         """Run the model; return its output and the recorded attention."""
         with torch.no_grad(), watch(self.run.model, **options) as seen:
-            output = self.run._forward(self.inputs)
+            output: Tensor = self.run._forward(self.inputs)
         if not seen.names():
             raise UserError(f"{self.run.folder} reads this without attention: there is nothing to show")
         return output, seen
@@ -75,19 +78,19 @@ def require_attention(run: Run) -> None:
         raise UserError(f"{run.folder}: a model without attention has nothing to show")
 
 
-def model_inputs(run: Run, text: Any) -> ModelInputs:
+def model_inputs(run: Run, text: ImageInput) -> ModelInputs:
     """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run._inputs(text).items()}
     if "image" in run.task.reads and "pixels" in inputs:
-        source: Any = {"patches": list(patch_grid(run))}
+        source: SideTokens = {"patches": list(patch_grid(run))}
     else:
         source = [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
     if "target" not in inputs or len(inputs) == 1:
         return ModelInputs(run, inputs, {"text": source}, False)
     target, tokenizer = inputs["target"][0].tolist(), run.tokenizers[-1]
     predicted = [token_labels(tokenizer, [*target[1:], run._special_tokens.eos])]
-    tokens = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
+    tokens: TokensBySide = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
     return ModelInputs(run, inputs, tokens, True)
 
 
@@ -112,7 +115,7 @@ def group_layers(record: Record) -> dict[str, list[ModuleRecord]]:
     return dict(sorted(found.items(), key=lambda one: one[0] != ATTENTION_NAMES["cross", "source"]))
 
 
-def stack_maps(name: str, modules: list[ModuleRecord], tokens: dict[str, Any], row: int) -> AttentionMaps:
+def stack_maps(name: str, modules: list[ModuleRecord], tokens: TokensBySide, row: int) -> AttentionMaps:
     """Return the maps of the layers of one stack; the steps of a universal block count as layers."""
     first = modules[0]
     queries, keys, steps = query_and_key_labels(first, tokens, row)
@@ -146,16 +149,17 @@ def stack_maps(name: str, modules: list[ModuleRecord], tokens: dict[str, Any], r
     )
 
 
-def query_and_key_labels(module: ModuleRecord, tokens: dict[str, Any], row: int) -> tuple[list[str], list[str], int]:
+def query_and_key_labels(module: ModuleRecord, tokens: TokensBySide, row: int) -> tuple[list[str], list[str], int]:
     """Return the labels of queries and keys in a row, and how many steps attend (more than one in a universal block)."""
     T, S = sum(call.shape[2] for call in module.calls), max(call.shape[3] for call in module.calls)
     side = "predicted" if module.kind == "cross" and "predicted" in tokens else module.queries
-    longest = max(map(len, tokens[side])) if isinstance(tokens.get(side), list) else T
-    queries, keys = row_labels(tokens.get(side), row, T), row_labels(tokens.get(module.keys), row, S)
+    labels = tokens.get(side)
+    longest = max(map(len, labels)) if isinstance(labels, list) else T
+    queries, keys = row_labels(labels, row, T), row_labels(tokens.get(module.keys), row, S)
     return queries, keys, T // longest if T % longest == 0 else 1
 
 
-def row_labels(tokens: Any, row: int, number: int) -> list[str]:
+def row_labels(tokens: SideTokens | None, row: int, number: int) -> list[str]:
     """Return the labels of a row: tokens; patches by row and column; positions where tokens are unknown."""
     if isinstance(tokens, dict):
         down, across = tokens["patches"]

@@ -11,11 +11,13 @@ from typing import cast
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.hardware import hardware
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
+from regard.show.figures.html_pages import HtmlReport
 from regard.show.figures.matrix import attention_matrix
 from regard.studies.report import count_parameters, write_report
 from regard.tasks import parse_recipe, read_recipe
@@ -66,14 +68,17 @@ def _remove_previous_demo(out: Path) -> None:
 
 def _examples(result: EvaluationResult) -> list[tuple[str, str, str]]:
     """Return source, hypothesis and reference of held-out sentences: the first with an "it", and the first without."""
-    gold = result.examples.gold or []
+    gold = cast(SentencePairs, result.examples).gold or []
     with_pronoun = [i for i, pair in enumerate(gold) if pair.pronouns][: EXAMPLES - 2]
     without = [i for i, pair in enumerate(gold) if not pair.pronouns][: EXAMPLES - len(with_pronoun)]
-    return [(result.examples.source[i], result.outputs[i], result.examples.target[i]) for i in (*with_pronoun, *without)]
+    return [
+        (cast(SentencePairs, result.examples).source[i], result.outputs[i], cast(SentencePairs, result.examples).target[i])
+        for i in (*with_pronoun, *without)
+    ]
 
 
 def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
-    sentence = next(pair.source for pair in result.examples.gold or [] if pair.pronouns)
+    sentence = next(pair.source for pair in cast(SentencePairs, result.examples).gold or [] if pair.pronouns)
     return [
         f'regard translate {run.folder} "{sentence}"',
         f'regard show {run.folder} "{sentence}" --terminal',
@@ -84,37 +89,33 @@ def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
 
 def _write_report(run: TranslateRun, result: EvaluationResult, seconds: float) -> Path:
     """Write report.html and its figures."""
-    return write_report(
-        run.folder / "report.html",
-        _figures(run, result),
+    scores = [
+        (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
+        for metric, score in result.scores.items()
+    ]
+    model, world = run.recipe.model, run.recipe.data.world
+    report = HtmlReport(
         title="A Transformer and what it attends to",
         summary=f"Trained from scratch in {seconds:.0f} seconds on sentences of an embedded English–German world, "
         "then tested on held-out sentences.",
-        facts=_facts(run),
-        scores=[
-            (result.name, metric.replace("_", " "), f"{score.score:.3f}", f"{score.low:.3f} – {score.high:.3f}", score.signature)
-            for metric, score in result.scores.items()
+        facts=[
+            ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
+            ("parameters", f"{count_parameters(run.model):,}"),
+            ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
+            ("hardware", hardware(run.device)),
+            ("recipe", run.recipe.digest()),
         ],
+        tables=[("Scores", ["set", "metric", "score", "95% interval", "signature"], scores)],
         notes=result.notes,
         examples=_examples(result),
         commands=_commands(run, result),
     )
-
-
-def _facts(run: TranslateRun) -> list[tuple[str, str]]:
-    model, world = run.recipe.model, run.recipe.data.world
-    return [
-        ("model", f"{model.encoder_layers}+{model.decoder_layers} layers of width {model.width}"),
-        ("parameters", f"{count_parameters(run.model):,}"),
-        ("data", f"{world.number:,} sentence pairs of level {world.level}" if world else ""),
-        ("hardware", hardware(run.device)),
-        ("recipe", run.recipe.digest()),
-    ]
+    return write_report(run.folder / "report.html", report, _figures(run, result))
 
 
 def _figures(run: TranslateRun, result: EvaluationResult) -> dict[str, tuple[str, Figure]]:
     """Return the figures by name: (caption, figure)."""
-    gold = next(pair for pair in result.examples.gold or [] if pair.pronouns)
+    gold = next(pair for pair in cast(SentencePairs, result.examples).gold or [] if pair.pronouns)
     layer, head = best_alignment_head(run)
     weights, name = next(align_gold(run, [gold])).view(layer, head)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]

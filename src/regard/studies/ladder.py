@@ -5,11 +5,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
@@ -18,6 +19,7 @@ from regard.run.load import load
 from regard.run.train import to_recipe, train
 from regard.scoring import Score, translation_scores
 from regard.show.figures.curves import score_by_length
+from regard.show.figures.html_pages import HtmlReport
 from regard.show.figures.matrix import attention_matrix
 from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult
@@ -46,7 +48,8 @@ class VariantResult:
 
     variant: Variant
     run: TranslateRun
-    result: EvaluationResult
+    results: list[EvaluationResult]
+    """One for each test set."""
     seconds: float
 
     @property
@@ -57,7 +60,7 @@ class VariantResult:
         """Return its row of the report's table."""
 
         def cell(metric: str, digits: int) -> str:
-            score = self.result.scores.get(metric)
+            score = self.results[0].scores.get(metric)
             return "–" if score is None else f"{score.score:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"
 
         return [
@@ -70,14 +73,14 @@ class VariantResult:
             f"{self.seconds:.0f} s",
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "name": self.variant.name,
             "claim": self.variant.claim,
             "parameters": self.parameters,
             "seconds": round(self.seconds, 1),
-            "scores": {metric: score.to_json() for metric, score in self.result.scores.items()},
-            "by_length": self.result.by_length,
+            "scores": {metric: score.to_json() for metric, score in self.results[0].scores.items()},
+            "by_length": self.results[0].by_length,
         }
 
 
@@ -142,8 +145,10 @@ def run_ladder(
     for variant in (ablation_variants if ablate else ladder_variants)(base):
         console.print(f"\n{variant.name}", markup=False)
         if variant.pretrain is not None:
-            _run_variant(base, variant.pretrain, out, device)
-        results.append(_run_variant(base, variant, out, device))
+            run_variant(base, variant.pretrain, out, device)
+        found = run_variant(base, variant, out, device)
+        found.results[0].scores["bleu, longest third"] = _longest_third(found.results[0])
+        results.append(found)
     return _write_report(base, results, out, ablate)
 
 
@@ -157,32 +162,26 @@ def require_transformer(recipe: Recipe | dict[str, Any] | str | Path, overrides:
     return base
 
 
-def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> VariantResult:
-    run, seconds = train_or_load(base, variant, out, device)
-    result = evaluate(run)[0]
-    result.scores["bleu, longest third"] = _longest_third(result)
-    return VariantResult(variant, run, result, seconds)
-
-
-def train_or_load(base: Recipe, variant: Variant, out: Path, device: str) -> tuple[Any, float]:
-    """Return a variant's run, trained now or earlier, and the seconds that its training took."""
+def run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> VariantResult:
+    """Evaluate a variant, trained now or earlier."""
     folder = out / variant.name.lower().replace(",", "").replace(" ", "-")
     settings = merge_settings(base.model_dump(mode="json", exclude_none=True), variant.change)
     if init_from := settings["train"].get("init_from"):
         init_from["run"] = str((folder / init_from["run"]).resolve())
-    if (folder / "model.safetensors").exists():
-        run = load(folder, device=device)
-    else:
-        run = train(settings, folder, device=device, resume=False)
+    trained = (folder / "model.safetensors").exists()
+    run = load(folder, device=device) if trained else train(settings, folder, device=device, resume=False)
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return run, log[-1]["time"] - log[0]["time"]
+    return VariantResult(variant, cast(TranslateRun, run), evaluate(run), log[-1]["time"] - log[0]["time"])
 
 
 def _longest_third(result: EvaluationResult) -> Score:
     """Return BLEU on the longest third of the sentences, where a single vector has to hold most."""
-    lengths = [len(text.split()) for text in result.examples.source]
+    lengths = [len(text.split()) for text in cast(SentencePairs, result.examples).source]
     longest = sorted(range(len(lengths)), key=lambda i: -lengths[i])[: max(1, len(lengths) // 3)]
-    hypotheses, references = [result.outputs[i] for i in longest], [result.examples.target[i] for i in longest]
+    hypotheses, references = (
+        [result.outputs[i] for i in longest],
+        [cast(SentencePairs, result.examples).target[i] for i in longest],
+    )
     return translation_scores(hypotheses, references, metrics=("bleu",))["bleu"]
 
 
@@ -203,22 +202,21 @@ def _write_report(base: Recipe, results: list[VariantResult], out: Path, ablate:
     """Write ladder.json, the figures, and ladder.html."""
     rows = [result.to_json() for result in results]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return write_report(
-        out / "ladder.html",
-        _figures(results),
+    report = HtmlReport(
         title="Ablation of the Transformer" if ablate else "From the RNN to the Transformer",
         summary=f"Every model is trained on the same data and tokens for {base.train.steps:,} steps.",
         facts=[("recipe", base.digest()), ("hardware", hardware(results[0].run.device))],
         tables=[("All models", HEADER, [result.row() for result in results])],
         notes=[f"{result.variant.name}: {result.variant.claim}." for result in results if result.variant.claim],
     )
+    return write_report(out / "ladder.html", report, _figures(results))
 
 
 def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:
     """Return BLEU by length of all models, and the attention of each that has one, on the same sentence."""
-    series = {result.variant.name: result.result.by_length for result in results}
+    series = {result.variant.name: result.results[0].by_length for result in results}
     figures: dict[str, tuple[str, Figure]] = {"length": ("BLEU by sentence length, with 95% intervals.", score_by_length(series))}
-    sources = results[0].result.examples.source
+    sources = cast(SentencePairs, results[0].results[0].examples).source
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for i, result in enumerate(results):
         if result.run._attends and result.run._best([sentence])[0].tokens:  # an untrained model may give an empty translation

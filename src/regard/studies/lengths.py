@@ -8,56 +8,28 @@ them.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
 
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
 from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
-from regard.run.evaluate import evaluate
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
+from regard.show.figures.html_pages import HtmlReport
 from regard.show.halting import mean_halting_steps
-from regard.studies.ladder import Variant, require_transformer, train_or_load
+from regard.studies.ladder import Variant, VariantResult, require_transformer, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
 
 SIZE_TOLERANCE = 0.05
 """The largest difference in parameters, as a fraction."""
-
-
-@dataclass
-class LengthResult:
-    """A trained model and its scores on each length."""
-
-    name: str
-    run: TranslateRun
-    results: list[EvaluationResult]
-    seconds: float
-    steps: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By test set, the mean halting steps of an input and of an output token, where tokens differ in them."""
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.run.model)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "parameters": self.parameters,
-            "feed_forward": self.run.recipe.model.feed_forward,
-            "seconds": round(self.seconds, 1),
-            "steps": self.steps,
-            "scores": {
-                result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in self.results
-            },
-        }
 
 
 def run_length_study(
@@ -80,13 +52,9 @@ def run_length_study(
     return _write_report(base, plain, universal, out)
 
 
-def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> LengthResult:
+def _run_variant(base: Recipe, variant: Variant, out: Path, device: str) -> VariantResult:
     Console(stderr=True, highlight=False).print(f"\n{variant.name}", markup=False)
-    run, seconds = train_or_load(base, variant, out, device)
-    results = evaluate(run)
-    halts = run.recipe.model.kind == "universal" and run.recipe.model.halting == "act"
-    steps = {result.name: mean_halting_steps(run, result.examples) for result in results} if halts else {}
-    return LengthResult(variant.name, run, results, seconds, steps)
+    return run_variant(base, variant, out, device)
 
 
 def match_parameters(run: TranslateRun) -> dict[str, Any]:
@@ -104,22 +72,29 @@ def match_parameters(run: TranslateRun) -> dict[str, Any]:
     return {**settings, "feed_forward": max(1, 1 + round((count_parameters(run.model) - one) / (two - one)))}
 
 
-def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, out: Path) -> Path:
+def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, out: Path) -> Path:
     """Write ladder.json, the figure, and ladder.html."""
     world, p_values = base.data.world, _paired_p_values(plain, universal)
     assert isinstance(world, AlgorithmWorld)
-    rows = [plain.to_json(), {**universal.to_json(), "p_values": p_values}]
+    steps = _halting_steps(universal)
+    rows = [_result_json(plain, {}), {**_result_json(universal, steps), "p_values": p_values}]
     (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    figure = score_over_length({model.name: _curve(model) for model in (plain, universal)}, world.longest)
+    figure = score_over_length({model.variant.name: _curve(model) for model in (plain, universal)}, world.longest)
     sizes = [
-        [model.name, f"{model.parameters:,}", f"{model.run.recipe.model.feed_forward:,}", f"{model.seconds:.0f} s"]
+        [model.variant.name, f"{model.parameters:,}", f"{model.run.recipe.model.feed_forward:,}", f"{model.seconds:.0f} s"]
         for model in (plain, universal)
     ]
-    header = ["length", plain.name, "characters", universal.name, "characters", "p", "steps per input, output token"]
+    header = [
+        "length",
+        plain.variant.name,
+        "characters",
+        universal.variant.name,
+        "characters",
+        "p",
+        "steps per input, output token",
+    ]
     caption = "Exact matches over length, with 95% intervals; dashed: the longest training length."
-    return write_report(
-        out / "ladder.html",
-        {"lengths": (caption, figure)},
+    report = HtmlReport(
         title=f"Length generalisation: {world.kind}",
         summary=f"A Transformer and a Universal Transformer of the same size, trained for {base.train.steps:,} steps on lengths "
         f"{world.shortest} to {world.longest}, tested on {world.held_out:,} examples of each length.",
@@ -132,7 +107,7 @@ def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, ou
             ),
         ],
         tables=[
-            ("Exact matches in percent, by length", header, _rows(plain, universal, p_values, world.longest)),
+            ("Exact matches in percent, by length", header, _rows(plain, universal, p_values, steps, world.longest)),
             ("Sizes", ["", "parameters", "feed-forward", "training"], sizes),
         ],
         notes=[
@@ -141,14 +116,36 @@ def _write_report(base: Recipe, plain: LengthResult, universal: LengthResult, ou
             f"{base.model.decoder_layers}."
         ],
     )
+    return write_report(out / "ladder.html", report, {"lengths": (caption, figure)})
 
 
-def _paired_p_values(plain: LengthResult, universal: LengthResult) -> dict[str, float]:
+def _halting_steps(model: VariantResult) -> dict[str, tuple[float, float]]:
+    """Return, by test set, the mean halting steps of an input and of an output token, where tokens differ in them."""
+    halts = model.run.recipe.model.halting == "act"
+    return (
+        {result.name: mean_halting_steps(model.run, cast(SentencePairs, result.examples)) for result in model.results}
+        if halts
+        else {}
+    )
+
+
+def _result_json(model: VariantResult, steps: dict[str, tuple[float, float]]) -> dict[str, object]:
+    return {
+        "name": model.variant.name,
+        "parameters": model.parameters,
+        "feed_forward": model.run.recipe.model.feed_forward,
+        "seconds": round(model.seconds, 1),
+        "steps": steps,
+        "scores": {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in model.results},
+    }
+
+
+def _paired_p_values(plain: VariantResult, universal: VariantResult) -> dict[str, float]:
     """Return, by test set, the p-value of the null hypothesis that both models are equally often right."""
     found = {}
     for one, other in zip(plain.results, universal.results):
         correct = {
-            model.name: exact_matches(result.outputs, result.examples.target)
+            model.variant.name: exact_matches(result.outputs, cast(SentencePairs, result.examples).target)
             for model, result in ((plain, one), (universal, other))
         }
         found[one.name] = compare_accuracy(correct)[1]["p_value"]
@@ -159,17 +156,23 @@ def _input_length(result: EvaluationResult) -> int:
     return int(result.name.removeprefix("length "))
 
 
-def _curve(model: LengthResult) -> list[dict[str, float]]:
+def _curve(model: VariantResult) -> list[dict[str, float]]:
     scores = [(_input_length(result), result.scores["exact"]) for result in model.results]
     return [{"length": length, "score": score.score, "low": score.low, "high": score.high} for length, score in scores]
 
 
-def _rows(plain: LengthResult, universal: LengthResult, p_values: dict[str, float], longest: int) -> list[list[str]]:
+def _rows(
+    plain: VariantResult,
+    universal: VariantResult,
+    p_values: dict[str, float],
+    halting_steps: dict[str, tuple[float, float]],
+    longest: int,
+) -> list[list[str]]:
     rows = []
     for one, other in zip(plain.results, universal.results):
         beyond = " (longer than trained)" if _input_length(one) > longest else ""
         scores = [result.scores[metric] for result in (one, other) for metric in ("exact", "characters")]
         cells = [f"{score.score:.1f} [{score.low:.1f}, {score.high:.1f}]" for score in scores]
-        steps = ", ".join(f"{mean:.2f}" for mean in universal.steps.get(other.name, ()))
+        steps = ", ".join(f"{mean:.2f}" for mean in halting_steps.get(other.name, ()))
         rows.append([f"{_input_length(one)}{beyond}", *cells, f"{p_values[one.name]:.3f}", steps])
     return rows

@@ -1,8 +1,8 @@
 """What every study writes at the end: figures, and a page that shows them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 from torch import nn
@@ -11,12 +11,12 @@ from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.style import save_figure, to_svg
 
 
-def write_report(path: Path, figures: Mapping[str, tuple[str, Figure]], **content: Any) -> Path:
-    """Write figures, name -> (caption, figure), to figures/ beside `path`, and an HTML report with them to `path`."""
+def write_report(path: Path, report: HtmlReport, figures: Mapping[str, tuple[str, Figure]]) -> Path:
+    """Write figures, name -> (caption, figure), to figures/ beside `path`, and the HTML report with them to `path`."""
     for name, (_, figure) in figures.items():
         save_figure(figure, path.parent / "figures" / f"{name}.svg")
     shown = [(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()]
-    path.write_text(html_report(HtmlReport(**content, figures=shown)), encoding="utf-8")
+    path.write_text(html_report(replace(report, figures=shown)), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ def all_tasks() -> tuple[Task, ...]:
     return tuple(value for module in modules for value in vars(module).values() if _is_defined(value, module.__name__))
 
 
-def _is_defined(value: Any, module: str) -> bool:
+def _is_defined(value: object, module: str) -> bool:
     """Whether a value is a task of this module: the run class, or that of a variant of it, is defined there."""
     return isinstance(value, Task) and value.run.__module__ == module
 
@@ -54,7 +53,7 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recip
     return build_recipe(recipes.parse_settings(text, overrides, name=name), name=name)
 
 
-def build_recipe(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
+def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe:
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
     if not isinstance(task, str) or task not in task_names():
@@ -64,7 +63,7 @@ def build_recipe(settings: dict[str, Any], *, name: str = "recipe") -> Recipe:
     return recipes.validate_recipe(found.recipe, settings, name=name)
 
 
-def recipe_task(recipe: Any) -> Task:
+def recipe_task(recipe: Recipe) -> Task:
     """Return the task of a recipe."""
     return find_task(recipe.task, recipe.model.kind)
 

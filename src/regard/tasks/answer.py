@@ -9,19 +9,24 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.batches.batches import sequential_batches
 from regard.batches.question_rows import NO_ANSWER, QuestionRows, build_question_rows
 from regard.corpus.examples import QuestionExamples
 from regard.decoding.spans import AnswerSpan, SpanLogits, best_spans
 from regard.errors import UserError
 from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
-from regard.scoring import answer_scores, compare_accuracy
-from regard.scoring.answers import score_answer
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.scoring import answer_scores, compare_accuracy, score_answer
+from regard.tasks.base import (
+    HUMAN_CHECK,
+    TEXT_LIMITS,
+    ComparisonRow,
+    EvaluationResult,
+    Run,
+    Task,
+    TaskCard,
+    embed_texts,
+)
 from regard.tasks.starters.text_starters import answer_recipe
-from regard.tokens.special_tokens import BOS_AND_EOS, SpecialTokens
 from regard.training.losses import SpanLoss
 
 SHORTEST_WINDOW = 8
@@ -61,6 +66,7 @@ class ExtractedAnswer:
 class AnswerRun(Run):
     """A model that answers questions about a context."""
 
+    recipe: AnswerRecipe
     embed = embed_texts
 
     def answer(self, question: str, context: str, *, unanswerable: bool | None = None) -> ExtractedAnswer:
@@ -88,9 +94,9 @@ class AnswerRun(Run):
     def _spans(self, rows: QuestionRows, top: int = 1, unanswerable: bool | None = None) -> list[list[AnswerSpan]]:
         """Return the best spans of each question's context, over all of its windows."""
         windows: list[list[SpanLogits]] = [[] for _ in range(len(rows.question))]
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
+        for batch in self._batches(rows, shard=False):
             with torch.no_grad():
-                logits = self.model(**batch.to(self.device).inputs).double().cpu().numpy()  # (B, 2, S)
+                logits = self.model(**batch.inputs).double().cpu().numpy()  # (B, 2, S)
             for (start, end), row, begin in zip(logits, batch.rows, rows.context_starts(batch.rows)):
                 inside = slice(begin, begin + rows.last[row] - rows.first[row])
                 no_answer = float(start[NO_ANSWER] + end[NO_ANSWER])
@@ -108,9 +114,6 @@ class AnswerRun(Run):
             )
             for number, found in enumerate(windows)
         ]
-
-    def _own_special_tokens(self) -> SpecialTokens:
-        return BOS_AND_EOS
 
     def _encode(self, examples: QuestionExamples, *, training: bool = False) -> QuestionRows:
         max_length, stride = self.recipe.model.max_length, self.recipe.data.stride
@@ -143,7 +146,7 @@ class AnswerRun(Run):
         notes = answerable_notes(predicted, references)
         return EvaluationResult(name, examples, outputs, {**answer_scores(predicted, references)}, notes=notes)
 
-    def _compare(self, runs: "dict[str, AnswerRun]", examples: QuestionExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, AnswerRun]", examples: QuestionExamples) -> list[ComparisonRow]:
         references = examples.answer_texts()
         exact = {
             name: [score_answer(*pair)[0] == 1 for pair in zip(run._predictions(examples, run._encode(examples)), references)]

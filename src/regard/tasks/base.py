@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard import __version__, distributed
 from regard.attention.modules import attention_modules
+from regard.batches.batch import Batch
 from regard.batches.batches import sequential_batches
 from regard.batches.language_rows import PackedRows, UnpaddedRows
 from regard.batches.ragged import Ragged
@@ -20,32 +21,45 @@ from regard.batches.token_store import TokenStore, build_token_store, open_token
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.protocol import Hypothesis
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
-from regard.recipe import BaseData, DecodeSettings, Recipe, Settings
+from regard.recipe import BaseData, DecodeSettings, EncoderModel, Recipe, Settings
 from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
+    copy_features_run,
     copy_tokenizers,
+    load_contextual_features,
     load_pretrained_tokenizer,
     read_json,
     write_tokenizer,
 )
-from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.report import Explanation
-    from regard.tasks.shared.images import ImageReader
+    from regard.tasks.shared.images import ImageInput, ImageReader
 
+HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
+TEXT_LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data,
+texts longer than `model.max_length` tokens and unknown characters come out badly."""
+GENERATED_MISUSE = "Misleading news, impersonation, spam, and any text passed off as a person's."
+"""Sentences that several model cards share."""
 EVALUATE_TOKENS = 8192
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 """A CPU is saturated by fewer tokens, and smaller batches have less padding."""
 POOLS = ("mean", "cls", "words")
+OWN_ENGINE = f"regard-{__version__}"
 Modality = Literal["text", "image"]
+ComparisonRow = dict[str, str | float | None]
+"""The system, metric, score and p-value of a paired test."""
+Size = int | tuple[int, int]
+"""A number of tokens or labels, or the height and width of images."""
 
 
 @dataclass
@@ -53,11 +67,11 @@ class EvaluationResult:
     """The scores of one evaluation set, and the outputs they were computed from."""
 
     name: str
-    examples: Any
+    examples: Examples
     outputs: list[str]
     """The output for each example, one line each."""
     scores: dict[str, Score]
-    by_length: list[dict[str, Any]] = field(default_factory=list)
+    by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -80,6 +94,21 @@ class TaskCard:
     """Example commands; {} stands for the run folder."""
 
 
+class ModelSettings(Protocol):
+    """The settings of a model, whose `kind` names its class."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+class DecodingEngine(Protocol):
+    """Another program that searches with a run's model, such as CTranslate2."""
+
+    name: str
+
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Everything the package knows about a task. One file of `tasks/` defines it; no other table lists tasks.
@@ -93,7 +122,7 @@ class Task:
     recipe: type[Recipe] | None
     """The recipe type; None for a task that is never trained (`encode`)."""
     run: "type[Run]"
-    models: Mapping[str, Any]
+    models: Mapping[str, Callable[..., nn.Module]]
     """Model classes by `model.kind`."""
     verbs: tuple[str, ...]
     """The methods of the run that a person, the command line and the server may call."""
@@ -103,15 +132,19 @@ class Task:
     decoder_only: bool = False
     """Whether the model reads its only text as the target, token by token."""
     loss: "Callable[[Run], Objective]" = lambda run: CrossEntropy(run.recipe.train.regularize)
+    searches: bool = False
+    """Whether outputs are found by the recipe's beam search, whose settings are then part of a score's signature."""
     metrics: tuple[str, ...] = ()
     """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
     """The model and data settings that a Hugging Face folder of this task opens with."""
     explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
     """Which output `explain` attributes to the input."""
-    model_sizes: Callable[[Any, tuple[int, int]], tuple[Any, ...]] = lambda recipe, vocabulary: vocabulary[:1]
+    image_positions: bool = False
+    """Whether the positions of an example are those of its image: patches, or codes."""
+    model_sizes: Callable[[Recipe, tuple[int, int]], tuple[Size, ...]] = lambda recipe, vocabulary: vocabulary[:1]
     """The arguments of the model after its settings, from a recipe and the vocabulary sizes: for models built without data."""
-    lengths: Callable[[Any, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
+    lengths: Callable[[Recipe, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
         (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
     )
     """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
@@ -119,10 +152,9 @@ class Task:
     """Write a starter recipe (TOML) for data files."""
     card: TaskCard
 
-    def build(self, settings: Any, *arguments: Any) -> nn.Module:
+    def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
         """Build the model of these settings."""
-        model: nn.Module = self.models[settings.kind](settings, *arguments)
-        return model
+        return self.models[settings.kind](settings, *arguments)
 
 
 class Run:
@@ -131,14 +163,16 @@ class Run:
     Subclasses add the verbs of their task. Names with an underscore are for the package only.
     """
 
+    _engine: DecodingEngine | None = None
+    """Another program that decodes; everything else stays ours."""
     _extra_special_tokens: tuple[str, ...] = ()
     """Special tokens of the vocabulary besides the usual ones."""
-    _images: "ImageReader"
-    """Set by the tasks that read images."""
 
-    recipe: Any
+    recipe: Recipe
 
-    def __init__(self, task: Task, folder: Path, recipe: Any, device: torch.device, huggingface: HuggingFaceFolder | None = None):
+    def __init__(
+        self, task: Task, folder: Path, recipe: Recipe, device: torch.device, huggingface: HuggingFaceFolder | None = None
+    ):
         """Open a run folder, or the Hugging Face folder `huggingface`; the weights are loaded by the caller."""
         self.task, self.folder, self.recipe, self.device = task, folder, recipe, device
         self._huggingface = huggingface
@@ -154,12 +188,12 @@ class Run:
 
     @cached_property
     def data(self) -> Dataset[Any]:
-        """The validation and test sets of the recipe."""
+        """The validation and test sets of the recipe, of the kind of examples that the task reads."""
         if self._huggingface is not None:
             raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
         return read_dataset(self.recipe.data, train=False)
 
-    def explain(self, text: Any, method: str = "all", **selection: str) -> "Explanation":
+    def explain(self, text: "ImageInput", method: str = "all", **selection: str) -> "Explanation":
         """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
 
         The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
@@ -180,7 +214,9 @@ class Run:
         data.
         """
         names, texts = cls._tokenizer_files(recipe), data.train.texts()
-        init_from = recipe.train.init_from
+        init_from, features = recipe.train.init_from, getattr(recipe.model, "features", None)
+        if features is not None:
+            copy_features_run(Path(features.run), folder)
         if init_from is not None and init_from.tokenizer and names:
             copy_tokenizers(Path(init_from.run), folder, names)
         if len(names) < len(texts):
@@ -199,11 +235,13 @@ class Run:
 
     @classmethod
     def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
+        if recipe.tokens is None:
+            return []
+        return ["tokenizer.json"] if getattr(recipe.tokens, "joint", True) else ["tokenizer.source.json", "tokenizer.target.json"]
 
     def _load_tokenizers(self) -> list[Tokenizer]:
-        if self._huggingface is not None and self._huggingface.tokenizer is not None:
-            return [self._huggingface.tokenizer]
+        if self._huggingface is not None:
+            return [] if self._huggingface.tokenizer is None else [self._huggingface.tokenizer]
         if (self.folder / SPECIAL_TOKENS_FILE).is_file():
             return [load_pretrained_tokenizer(self.folder)]
         found = [load_tokenizer(self.folder / name) for name in self._tokenizer_files(self.recipe)]
@@ -212,8 +250,15 @@ class Run:
         return found
 
     def _own_special_tokens(self) -> SpecialTokens:
-        """Return the special tokens of a tokenizer that we trained."""
-        return DEFAULT_SPECIAL_TOKENS
+        """Return the special tokens of a tokenizer that we trained: BERT's for a Transformer encoder."""
+        return BOS_AND_EOS if isinstance(self.recipe.model, EncoderModel) else DEFAULT_SPECIAL_TOKENS
+
+    @cached_property
+    def _images(self) -> "ImageReader":
+        """The reader of images, for the tasks that have some."""
+        from regard.tasks.shared.images import ImageReader
+
+        return ImageReader(self)
 
     @property
     def _special_tokens(self) -> SpecialTokens:
@@ -224,7 +269,15 @@ class Run:
         return self._special_tokens
 
     def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self.tokenizers[0].size, self.recipe.train.regularize)
+        settings = getattr(self.recipe.model, "features", None)
+        features = [] if settings is None else [load_contextual_features(self.folder, settings)]
+        return self.task.build(self.recipe.model, *self._model_sizes(), self.recipe.train.regularize, *features)
+
+    def _model_sizes(self) -> list[Size]:
+        """Return the sizes that the model is built with after its settings: of images, of vocabularies, of labels."""
+        images = [self._images.size] if "image" in self.task.reads else []
+        tokenizers = [self.tokenizers[0], self.tokenizers[-1]] if self.task.encoder_decoder else self.tokenizers
+        return [*images, *(tokenizer.size for tokenizer in tokenizers)]
 
     def _export_weights(self) -> dict[str, Tensor]:
         """Return the weights of a model whose outputs are the run's, for other libraries, which have the model alone."""
@@ -237,15 +290,17 @@ class Run:
     @property
     def _max_positions(self) -> int:
         """Positions that an example may take."""
-        return self.recipe.model.max_length
+        model = self.recipe.model
+        return int(model.length(self._images.size) if self.task.image_positions else model.max_length)
 
     def _config_sizes(self) -> dict[str, Any]:
         """Return the sizes of the model that depend on the data, for config.json."""
-        return {"vocabularies": [tokenizer.size for tokenizer in self.tokenizers]}
+        images = {"size": list(self._images.size)} if "image" in self.task.reads else {}
+        return {**images, "vocabularies": [tokenizer.size for tokenizer in self.tokenizers]} if self.tokenizers else images
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
-        return read_json(path) if path.exists() else {}
+        return read_json(path, dict) if path.exists() else {}
 
     # examples -> rows
 
@@ -261,7 +316,7 @@ class Run:
 
     def _too_long(self, examples: Any) -> str:
         """Return what happens to examples that are too long: "error", "drop", "truncate" or "split"."""
-        return self.recipe.data.too_long
+        return str(self.recipe.data.too_long)
 
     def _training_rows(self, examples: Any) -> tuple[Rows, int]:
         """Return the training examples that fit, tokenized, and how many did not fit."""
@@ -283,13 +338,18 @@ class Run:
             too_long="truncate" if too_long == "error" and not refuse else too_long,
         )
 
+    def _batches(self, rows: Rows, budget: int = EVALUATE_TOKENS, *, shard: bool = True) -> Iterator[Batch]:
+        """Yield rows in batches on the run's device, of at most `budget` positions; with `shard`, those of this rank."""
+        batches = sequential_batches(rows, budget)
+        return (batch.to(self.device) for batch in (distributed.shard(batches) if shard else batches))
+
     # scores
 
     def _validate(self, examples: Any, rows: Rows) -> dict[str, float]:
         """Return the validation metrics measured during training: the loss per label, and more where that is cheap."""
         total, count = 0.0, 0
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            total -= float(sequence_log_probs(self.model, batch.to(self.device)).sum())
+        for batch in self._batches(rows):
+            total -= float(sequence_log_probs(self.model, batch).sum())
             count += batch.label_count()
         return {"valid_loss": distributed.all_reduce_sum(total) / distributed.all_reduce_sum(count)}
 
@@ -297,7 +357,7 @@ class Run:
         """Return every score of one evaluation set."""
         raise NotImplementedError
 
-    def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[ComparisonRow]:
         """Test whether each run differs from the first on these examples."""
         raise UserError(
             f"{self.folder} {self.task.does}, for which there is no paired test; compare the confidence intervals of evaluate"
@@ -312,20 +372,17 @@ class Run:
         return result
 
     def _signature(self) -> str:
+        decode, engine = self.recipe.decode, OWN_ENGINE if self._engine is None else self._engine.name
+        search = f"beam:{decode.beam}|alpha:{decode.length_penalty}|" if self.task.searches else ""
         precision = "" if self._precision == "fp32" else f"|precision:{self._precision}"
-        return f"recipe:{self.recipe.digest()}|engine:{self._engine_name}{precision}|hardware:{hardware(self.device)}"
-
-    @property
-    def _engine_name(self) -> str:
-        """The program that computes the outputs."""
-        return f"regard-{__version__}"
+        return f"{search}recipe:{self.recipe.digest()}|engine:{engine}{precision}|hardware:{hardware(self.device)}"
 
     def _perplexity(self, examples: Examples) -> Score:
         """Return the perplexity per label; there is one label per token."""
         rows = self._evaluation_rows(examples)
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
-        for batch in distributed.shard(sequential_batches(rows, self.recipe.decode.batch_tokens)):
-            log_p[batch.rows] = sequence_log_probs(self.model, batch.to(self.device)).cpu()
+        for batch in self._batches(rows, self.recipe.decode.batch_tokens):
+            log_p[batch.rows] = sequence_log_probs(self.model, batch).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
         return perplexity(distributed.all_reduce_sum(log_p), distributed.all_reduce_sum(counts))
 
@@ -333,8 +390,8 @@ class Run:
     def _logits(self, rows: Rows) -> Tensor:
         """Return the logits (N, C) of a model that has one output per row."""
         found: list[Any] = [None] * len(rows)
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            for row, logits in zip(batch.rows, self.model(**batch.to(self.device).inputs).float().tolist()):
+        for batch in self._batches(rows):
+            for row, logits in zip(batch.rows, self.model(**batch.inputs).float().tolist()):
                 found[row] = logits
         return torch.tensor(distributed.merge_shards(found)) if found else torch.zeros(0, 1)
 
@@ -347,8 +404,8 @@ class Run:
 
     @property
     def _attends(self) -> bool:
-        """Whether the model has attention to show."""
-        return bool(attention_modules(self.model))
+        """Whether the model has attention to show: to the source, if it has one."""
+        return bool(attention_modules(self.model, kinds="cross" if self.task.encoder_decoder else None))
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize texts; one longer than the model takes is an error, or truncated where the recipe says so."""
@@ -359,7 +416,9 @@ class Run:
         return [ids[: max_length - added] for ids in found]
 
     def _inputs(self, text: Any) -> dict[str, Tensor]:
-        """Return the model's inputs for one text, as a batch of one."""
+        """Return the model's inputs for one text or image, as a batch of one."""
+        if self.task.reads == ("image",):
+            return self._images.inputs(text)
         (ids,) = self._ids([text])
         if not ids:
             raise UserError("the text is empty: there is nothing to show")
@@ -384,7 +443,11 @@ def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = 
         raise UserError("an empty text has no vectors; leave it out")
     word_ids = [found for _, found in run.tokenizers[0].encode_words(texts)] if pool == "words" else []
     results: list[Any] = [None] * len(texts)
-    for rows, layers in iterate_layers(run.model, ids, run._special_tokens, run.device):
+    budget = EMBED_TOKENS if run.device.type == "cuda" else EMBED_TOKENS_CPU
+    for rows in batches_by_length([len(row) + run._special_tokens.num_added for row in ids], budget):
+        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), run._special_tokens)
+        with torch.no_grad():
+            layers = run.model.hidden_states(**{name: part.to(run.device) for name, part in inputs.items()})
         if not -len(layers) <= layer < len(layers):
             raise UserError(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
         for i, vectors in zip(rows, layers[layer].float().cpu().numpy()):
@@ -399,17 +462,6 @@ def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = 
     return results
 
 
-@torch.no_grad()
-def iterate_layers(
-    model: Any, ids: Sequence[Sequence[int]], special_tokens: SpecialTokens, device: torch.device
-) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield the hidden states (B, S, D) of every layer, in batches of texts of similar length, with the rows of these texts."""
-    budget = EMBED_TOKENS if device.type == "cuda" else EMBED_TOKENS_CPU
-    for rows in batches_by_length([len(row) + special_tokens.num_added for row in ids], budget):
-        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), special_tokens)
-        yield rows, model.hidden_states(**{name: part.to(device) for name, part in inputs.items()})
-
-
 def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> EmbeddedText:
     """Return the mean vector of each word's tokens; a word without tokens has none."""
     ids, words = np.array(word_ids), text.split()
@@ -417,21 +469,38 @@ def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> Embed
     return EmbeddedText([words[word] for word in present], np.stack([vectors[ids == word].mean(0) for word in present]))
 
 
+class SearchOptions(TypedDict, total=False):
+    """How to search. What is not given, or None, is as in the recipe."""
+
+    beam: int | None
+    length_penalty: float | None
+    max_tokens: int | None
+    number: int
+    """Outputs per input, best first."""
+    temperature: float | None
+    """Sample one output instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
+    top_k: int
+    top_p: float
+    seed: int
+
+
 def search_params(
     settings: DecodeSettings,
-    outputs: str,
     *,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    max_tokens: int | None = None,
     number: int = 1,
     temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
-    **given: Any,
 ) -> SearchParams:
     """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
+    given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
     changed = {name: value for name, value in given.items() if value is not None}
     settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
     if number > settings.beam and temperature is None:
-        raise UserError(f"{number} {outputs} asked for, but beam is {settings.beam}; set --beam {number}")
+        raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
     sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.attention.watch import watch
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import CaptionRows
 from regard.batches.image_store import Pixels, take_pixels
 from regard.batches.ragged import Ragged
@@ -31,13 +29,12 @@ from regard.scoring import (
     merge_words,
     transpose_references,
 )
-from regard.tasks.base import EmbeddedText, EvaluationResult, Run, Task, TaskCard, search_params
-from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.tasks.base import ComparisonRow, EmbeddedText, EvaluationResult, Run, SearchOptions, Task, TaskCard, search_params
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import caption_recipe
-from regard.tasks.translate import Alignment, Translation
+from regard.tasks.translate import Alignment, Translation, attention_of_rows
 from regard.worlds import shapes
 
-ALIGN_BATCH = 64
 HEAD_IMAGES = 100
 """Validation images that the head to score is chosen on."""
 
@@ -75,12 +72,12 @@ class CaptionAlignment:
 class CaptionRun(Run):
     """A captioner."""
 
-    def caption(self, images: Sequence[ImageInput], **settings: Any) -> list[list[Translation]]:
+    def caption(self, images: Sequence[ImageInput], **options: Unpack[SearchOptions]) -> list[list[Translation]]:
         """Return the `number` best captions of each image, best first, or with a `temperature` a sampled one.
 
-        Settings: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+        Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
         """
-        return self._caption_pixels(self._images.decode(images), **settings)
+        return self._caption_pixels(self._images.decode(images), **options)
 
     def align(self, images: Sequence[ImageInput], captions: Sequence[str] | None = None) -> Iterator[CaptionAlignment]:
         """Yield where the model attends in each image for every word of a caption: its own, or the given one."""
@@ -96,41 +93,12 @@ class CaptionRun(Run):
             raise UserError(
                 f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its map; leave them out"
             )
-        results: list[Any] = [None] * len(images)
-        for batch in sequential_batches(self._images.rows(images), self.recipe.decode.batch_tokens):
-            with torch.no_grad():
-                features = self.model.image_features(batch.to(self.device).inputs["pixels"]).float()  # (B, S, D)
-            for row, vector in zip(batch.rows, features.mean(1, keepdim=True).cpu().numpy()):
-                results[row] = EmbeddedText([str(images[row])], vector)
-        return results
+        return self._images.embed(images, lambda pixels: self.model.image_features(pixels).float().mean(1, keepdim=True))
 
     @torch.no_grad()
-    def _caption_pixels(
-        self,
-        pixels: Pixels,
-        *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_tokens: int | None = None,
-        number: int = 1,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> list[list[Translation]]:
+    def _caption_pixels(self, pixels: Pixels, **options: Unpack[SearchOptions]) -> list[list[Translation]]:
         """Caption decoded images (N, H, W, 3)."""
-        params = search_params(
-            self.recipe.decode,
-            "captions",
-            beam=beam,
-            length_penalty=length_penalty,
-            max_tokens=max_tokens,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-        )
+        params = search_params(self.recipe.decode, **options)
         sources = self._sources(pixels, params.max_tokens)
         found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
         return [self._captions(hypotheses) for hypotheses in found]
@@ -151,15 +119,8 @@ class CaptionRun(Run):
 
     def _align_tokens(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> Iterator[CaptionAlignment]:
         """Yield the alignment of decoded images (N, H, W, 3) with the tokens of their captions, without the end token."""
-        all_rows = self._rows(pixels, captions)
-        for start in range(0, len(captions), ALIGN_BATCH):
-            rows = np.arange(start, min(start + ALIGN_BATCH, len(captions)))
-            batch = all_rows.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross") as seen:
-                self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
-            for row, i in enumerate(rows.tolist()):
-                yield self._align_words(captions[i], weights[:, row, :, : len(captions[i])])
+        for caption, weights in zip(captions, attention_of_rows(self, self._rows(pixels, captions), "cross")):
+            yield self._align_words(caption, weights[:, :, : len(caption)])
 
     def _align_words(self, caption: Sequence[int], weights: np.ndarray) -> CaptionAlignment:
         """Merge sub-words into words."""
@@ -172,19 +133,9 @@ class CaptionRun(Run):
 
     # files and examples
 
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self._images.size, self.tokenizers[0].size
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
-
     @property
     def _image_encoder(self) -> tuple[Any, Any]:
         return self.model.encoder, self.recipe.model.encoder
-
-    def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), **super()._config_sizes()}
 
     def _rows(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> CaptionRows:
         return CaptionRows.from_counts(
@@ -235,13 +186,9 @@ class CaptionRun(Run):
             add_scene_scores(self, result, examples)
         return result
 
-    def _compare(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, CaptionRun]", examples: ImageExamples) -> list[ComparisonRow]:
         outputs = {name: run._outputs(examples) for name, run in runs.items()}
         return compare_systems(outputs, transpose_references(examples.captions))
-
-    def _signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
 
 
 # the world of shapes knows whether a caption is true of its image, and where the shapes are that it names
@@ -316,6 +263,7 @@ CAPTION = Task(
     models={"lstm": LstmCaptioner, "transformer": TransformerCaptioner},
     verbs=("caption", "align", "embed"),
     reads=("image",),
+    searches=True,
     metrics=("valid_bleu",),
     explains="caption",
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),

@@ -6,33 +6,28 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
-from torch import Tensor, nn
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
-from regard.corpus.examples import LabelledTexts
+from regard.corpus.examples import ImageExamples, LabelledTexts
 from regard.errors import UserError
 from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import (
     Prediction,
     classify_inputs,
     classify_logits,
     label_ids,
     labelled_rows,
-    load_contextual_features,
     rank_labels,
     read_labels,
-    text_special_tokens,
     write_labels,
 )
-from regard.tasks.shared.run_folder import copy_features_run
 from regard.tasks.starters.text_starters import classify_recipe
-from regard.tokens.special_tokens import SpecialTokens
+from regard.tasks.translate import exact_matches
 
 
 class ClassifyRecipe(Recipe):
@@ -55,6 +50,7 @@ class ClassifyRun(Run):
     labels: list[str]
 
     embed = embed_texts
+    _inputs = classify_inputs
 
     def classify(self, texts: Sequence[str]) -> list[list[Prediction]]:
         """Return every label of each text, the most probable first. The texts of a pair are separated by a tab."""
@@ -62,23 +58,14 @@ class ClassifyRun(Run):
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         check_positive_label(recipe, write_labels(folder, data))
 
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, len(self.labels)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        return classify_inputs(self, text)
+    def _model_sizes(self) -> list[Size]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
         return labelled_rows(self, examples, label_ids(self.labels, examples, examples.label), training)
@@ -87,45 +74,36 @@ class ClassifyRun(Run):
         return [predictions[0].label for predictions in self.classify(examples.keys())]
 
     def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
-        right = [a == b for a, b in zip(self._predictions(examples), examples.label)]
+        right = exact_matches(self._predictions(examples), examples.label)
         return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(np.mean(right))}
 
     def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
-        return score_labels(self, name, examples, self._predictions(examples))
+        return score_labels(self.recipe, self.labels, name, examples, self._predictions(examples))
 
-    def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[dict[str, Any]]:
-        return compare_labels(runs, examples)
+    def _compare(self, runs: "dict[str, ClassifyRun]", examples: LabelledTexts) -> list[ComparisonRow]:
+        return compare_accuracy({name: exact_matches(run._predictions(examples), examples.label) for name, run in runs.items()})
 
 
-def check_positive_label(recipe: Any, labels: Sequence[str]) -> None:
+def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
     """Refuse a positive label that the training data does not have."""
     named = recipe.data.positive_label
     if named is not None and str(named) not in labels:
         raise UserError(f"data.positive_label = {named!r} is none of the labels: {', '.join(labels)}")
 
 
-def positive_label(run: Any) -> str | None:
-    """Return the label whose F1 is reported: the recipe's, or the second of two; None is the mean over all labels."""
-    named = run.recipe.data.positive_label
-    return str(named) if named is not None else run.labels[1] if len(run.labels) == 2 else None
+def score_labels(
+    recipe: Recipe, labels: Sequence[str], name: str, examples: LabelledTexts | ImageExamples, predicted: list[str]
+) -> EvaluationResult:
+    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline.
 
-
-def score_labels(run: Any, name: str, examples: Any, predicted: list[str]) -> EvaluationResult:
-    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline."""
-    right = [a == b for a, b in zip(predicted, examples.label)]
-    baseline = max(examples.label.count(label) for label in set(examples.label)) / len(examples)
-    scores = {
-        "accuracy": accuracy(right),
-        **classification_scores(predicted, examples.label, positive=positive_label(run)),
-    }
+    F1 is that of the recipe's positive label, or of the second of two labels, or the mean over all.
+    """
+    named, truth = recipe.data.positive_label, examples.label
+    positive = str(named) if named is not None else labels[1] if len(labels) == 2 else None
+    baseline = max(truth.count(label) for label in set(truth)) / len(examples)
+    right = accuracy(exact_matches(predicted, truth))
+    scores = {"accuracy": right, **classification_scores(predicted, truth, positive=positive)}
     return EvaluationResult(name, examples, predicted, scores, notes=[f"baseline, the most frequent label: {baseline:.1%}"])
-
-
-def compare_labels(runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
-    """Test whether each run's accuracy differs from the first one's."""
-    return compare_accuracy(
-        {name: [a == b for a, b in zip(run._predictions(examples), examples.label)] for name, run in runs.items()}
-    )
 
 
 CLASSIFY = Task(

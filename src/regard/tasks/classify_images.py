@@ -6,20 +6,20 @@ from typing import Any, Literal, Self
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
 
 from regard import distributed
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.models.vit import VitClassifier
 from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.classify import check_positive_label, compare_labels, score_labels
-from regard.tasks.shared.images import ImageInput, ImageReader, embed_images, resize_images
+from regard.scoring import compare_accuracy
+from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.classify import check_positive_label, score_labels
+from regard.tasks.shared.images import ImageInput, embed_images, resize_images
 from regard.tasks.shared.labels import Prediction, label_ids, rank_labels, read_labels, write_labels
+from regard.tasks.translate import exact_matches
 from regard.training.losses import nll
 
 
@@ -56,24 +56,13 @@ class ClassifyImagesRun(Run):
         check_positive_label(recipe, write_labels(folder, data))
 
     def _open_files(self) -> None:
-        self.labels, self._images = read_labels(self.folder, self._huggingface), ImageReader(self)
+        self.labels = read_labels(self.folder, self._huggingface)
 
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return []
-
-    def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self._images.size, len(self.labels), self.recipe.train.regularize)
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
+    def _model_sizes(self) -> list[Size]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), "labels": len(self.labels)}
-
-    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
-        return self._images.inputs(text)
+        return {**super()._config_sizes(), "labels": len(self.labels)}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         classes = label_ids(self.labels, examples, examples.label)
@@ -88,22 +77,21 @@ class ClassifyImagesRun(Run):
     def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
         """Return loss and accuracy, in one pass."""
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            there = batch.to(self.device)
+        for batch in self._batches(rows):
             with torch.no_grad():
-                logits = self.model(**there.inputs).float()
-            loss += nll(logits.log_softmax(-1), there.labels).sum()
-            right += (logits.argmax(-1) == there.labels).sum()
+                logits = self.model(**batch.inputs).float()
+            loss += nll(logits.log_softmax(-1), batch.labels).sum()
+            right += (logits.argmax(-1) == batch.labels).sum()
         return {
             "valid_loss": float(distributed.all_reduce_sum(loss)) / len(rows),
             "valid_accuracy": 100 * float(distributed.all_reduce_sum(right)) / len(rows),
         }
 
     def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
-        return score_labels(self, name, examples, self._predictions(examples))
+        return score_labels(self.recipe, self.labels, name, examples, self._predictions(examples))
 
-    def _compare(self, runs: "dict[str, ClassifyImagesRun]", examples: ImageExamples) -> list[dict[str, Any]]:
-        return compare_labels(runs, examples)
+    def _compare(self, runs: "dict[str, ClassifyImagesRun]", examples: ImageExamples) -> list[ComparisonRow]:
+        return compare_accuracy({name: exact_matches(run._predictions(examples), examples.label) for name, run in runs.items()})
 
 
 CLASSIFY_IMAGES = Task(
@@ -114,6 +102,7 @@ CLASSIFY_IMAGES = Task(
     models={"vit": VitClassifier},
     verbs=("classify", "embed", "resize"),
     reads=("image",),
+    image_positions=True,
     metrics=("valid_accuracy",),
     pretrained=(VitModel, LabelledImageData),
     explains="image_label",

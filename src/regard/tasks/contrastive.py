@@ -9,10 +9,9 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import distributed
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
@@ -24,8 +23,8 @@ from regard.errors import UserError
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import EMBED_TOKENS, EVALUATE_TOKENS, EmbeddedText, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.images import ImageInput, ImageReader, resize_images
+from regard.tasks.base import EMBED_TOKENS, ComparisonRow, EmbeddedText, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.image_starters import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
@@ -35,7 +34,7 @@ from regard.worlds import shapes
 
 CHOICES = 100
 """Captions to choose from, of which one is true."""
-NEAR_MISS_FRACTION = {"": 0.0, "_near": 0.5}
+NEAR_MISS_FRACTION = {f"true_of_{CHOICES}": 0.0, f"true_of_{CHOICES}_near": 0.5}
 """The fraction of the false captions that are the true one with one thing changed."""
 DEFAULT_TEMPLATES = ("{}",)
 
@@ -61,6 +60,7 @@ class PlainText(str):
 class ContrastiveRun(Run):
     """A model that embeds images and texts in one space."""
 
+    recipe: ContrastiveRecipe
     _extra_special_tokens = (END_NAME,)
 
     resize = resize_images
@@ -78,7 +78,8 @@ class ContrastiveRun(Run):
 
     def similarity(self, images: Sequence[ImageInput] | ImageExamples, texts: Sequence[str]) -> np.ndarray:
         """Return the cosine similarity of each image and each text (N, M)."""
-        return self._image_vectors(images) @ self._text_vectors(texts).T
+        similarity: np.ndarray = self._image_vectors(images) @ self._text_vectors(texts).T
+        return similarity
 
     def embed(
         self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
@@ -123,8 +124,8 @@ class ContrastiveRun(Run):
     def _image_vectors(self, images: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
         """Return a unit vector of each image (N, E); a dataset is decoded once and cached."""
         found = np.zeros((len(images), self.recipe.model.projection_width), np.float32)
-        for batch in distributed.shard(sequential_batches(self._images.rows(images), EVALUATE_TOKENS)):
-            found[batch.rows] = self.model.image_features(**batch.to(self.device).inputs).cpu().numpy()
+        for batch in self._batches(self._images.rows(images)):
+            found[batch.rows] = self.model.image_features(**batch.inputs).cpu().numpy()
         return distributed.all_reduce_sum(found)
 
     @torch.no_grad()
@@ -146,7 +147,7 @@ class ContrastiveRun(Run):
         require_labels(labels, templates)
         texts = self._text_vectors([template.replace("{}", label) for label in labels for template in templates])
         mean = texts.reshape(len(labels), len(templates), -1).mean(1)
-        return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+        return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12))
 
     def _vectors(self, examples: ImageExamples) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """Return the vectors of the images, of all their captions, and the image that each caption belongs to."""
@@ -155,9 +156,6 @@ class ContrastiveRun(Run):
         return self._image_vectors(examples), self._text_vectors(texts), owners
 
     # files and examples
-
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
 
     def _load_tokenizers(self) -> list[Tokenizer]:
         found = super()._load_tokenizers()
@@ -169,20 +167,9 @@ class ContrastiveRun(Run):
                 )
         return found
 
-    def _build_model(self) -> nn.Module:
-        sizes = self._images.size, self.tokenizers[0].size
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
-
     @property
     def _image_encoder(self) -> tuple[Any, Any]:
         return self.model.image, self.recipe.model.image
-
-    def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size), "vocabularies": [self.tokenizers[0].size]}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         texts = [caption for captions in examples.captions for caption in captions]
@@ -210,8 +197,8 @@ class ContrastiveRun(Run):
         """Return the loss of batches as large as in training, and the mean recall@1 of both directions over all pairs."""
         number, size = len(rows), self.recipe.train.images_per_batch
         images, texts = (torch.zeros(number, self.recipe.model.projection_width) for _ in range(2))
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            image, text, _ = self.model(**batch.to(self.device).inputs)
+        for batch in self._batches(rows):
+            image, text, _ = self.model(**batch.inputs)
             images[batch.rows], texts[batch.rows] = image.cpu(), text.cpu()
         images, texts = distributed.all_reduce_sum(images), distributed.all_reduce_sum(texts)
         logits, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
@@ -234,25 +221,21 @@ class ContrastiveRun(Run):
             scores.update(self._choose_true(examples, images))
         return EvaluationResult(name, examples, nearest, scores)
 
-    def _choose_true(self, examples: ImageExamples, images: np.ndarray | None = None) -> dict[str, Score]:
+    def _choose_true(self, examples: ImageExamples, images: np.ndarray) -> dict[str, Score]:
         """Return how often the true caption of an image of the world of shapes is nearer than CHOICES - 1 false ones."""
-        images = self._image_vectors(examples) if images is None else images
-        return {
-            f"true_of_{CHOICES}{name}": self._choose(examples, images, near, f"true_of_{CHOICES}{name}")
-            for name, near in NEAR_MISS_FRACTION.items()
-        }
+        scores = {}
+        for name, near in NEAR_MISS_FRACTION.items():
+            choices = [
+                [captions[0], *shapes.false_captions(image.scene, CHOICES - 1, Random(f"false {row}"), near)]
+                for row, (captions, image) in enumerate(zip(examples.captions, examples.gold))
+            ]
+            number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
+            vectors = self._text_vectors(list(number))
+            similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
+            scores[name] = accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
+        return scores
 
-    def _choose(self, examples: ImageExamples, images: np.ndarray, near: float, name: str) -> Score:
-        choices = [
-            [captions[0], *shapes.false_captions(image.scene, CHOICES - 1, Random(f"false {row}"), near)]
-            for row, (captions, image) in enumerate(zip(examples.captions, examples.gold))
-        ]
-        number = {text: i for i, text in enumerate(dict.fromkeys(text for texts in choices for text in texts))}
-        vectors = self._text_vectors(list(number))
-        similar = np.stack([vectors[[number[text] for text in texts]] @ image for texts, image in zip(choices, images)])
-        return accuracy(similar[:, 0] > similar[:, 1:].max(1), name)
-
-    def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, ContrastiveRun]", examples: ImageExamples) -> list[ComparisonRow]:
         return compare_accuracy(
             {name: retrieval_ranks(*run._vectors(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
         )
@@ -299,6 +282,7 @@ CONTRASTIVE = Task(
     models={"clip": Clip},
     verbs=("match", "similarity", "zero_shot", "embed", "resize"),
     reads=("text", "image"),
+    image_positions=True,
     loss=lambda run: ContrastiveLoss(run.recipe.train.regularize.label_smoothing),
     metrics=("valid_recall",),
     pretrained=(ClipModel, ImageTextData),

@@ -1,15 +1,10 @@
 """Encoders without a head, opened from Hugging Face folders: vectors of texts and of images. They are never trained."""
 
-from typing import Any
-
-from torch import Tensor, nn
-
 from regard.models.bert import TextEmbedder
 from regard.models.vit import ImageEmbedder
 from regard.recipe import BaseImageData, EncoderModel, TextData, VitModel
-from regard.tasks.base import Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.images import ImageInput, ImageReader, embed_images, resize_images
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, Task, TaskCard, embed_texts
+from regard.tasks.shared.images import embed_images, resize_images
 
 
 class EncodeRun(Run):
@@ -23,26 +18,6 @@ class EncodeImagesRun(Run):
 
     embed = embed_images
     resize = resize_images
-
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return []
-
-    def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self._images.size, self.recipe.train.regularize)
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
-
-    def _config_sizes(self) -> dict[str, Any]:
-        return {"size": list(self._images.size)}
-
-    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
-        return self._images.inputs(text)
 
 
 ENCODE = Task(
@@ -68,6 +43,7 @@ ENCODE_IMAGES = Task(
     models={"vit": ImageEmbedder},
     verbs=("embed", "resize"),
     reads=("image",),
+    image_positions=True,
     pretrained=(VitModel, BaseImageData),
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
     card=TaskCard(

@@ -6,19 +6,18 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.batch import Batch
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.rows import Rows
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.models.dvae import Dvae, Reconstruction
 from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
-from regard.scoring.reconstruction import psnr, reconstruction_scores
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.images import ImageInput, ImageReader
+from regard.scoring import psnr, reconstruction_scores
+from regard.tasks.base import EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.starters.image_starters import image_codes_recipe
 from regard.training.losses import ReconstructionLoss
 
@@ -60,45 +59,28 @@ class ImageCodesRun(Run):
         return self._codes(self._images.rows(images))
 
     @torch.no_grad()
-    def decode(self, codes: Any) -> np.ndarray:
+    def decode(self, codes: np.ndarray | Tensor) -> np.ndarray:
         """Return the images (N, H, W, 3) of codes (N, h, w)."""
-        codes, size, grid = torch.as_tensor(np.asarray(codes)), self.recipe.model.codebook_size, self.model.grid
+        codes, size, grid = torch.as_tensor(codes), self.recipe.model.codebook_size, self.model.grid
         if codes.dim() != 3 or tuple(codes.shape[1:]) != grid:
             raise UserError(f"codes of the shape {tuple(codes.shape)}; images of {self.folder} have (N, {grid[0]}, {grid[1]})")
         if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= size)):
             raise UserError(f"codes should be integers from 0 to {size - 1}")
         found = [
-            self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy() for part in codes.long().split(DECODE_BATCH)
+            self.model.decode(part.to(self.device)).permute(0, 2, 3, 1).cpu().numpy()
+            for part in torch.split(codes.long(), DECODE_BATCH)
         ]
         return np.concatenate(found) if found and len(codes) else np.zeros((0, *self._images.size, 3), np.uint8)
 
     @torch.no_grad()
     def _codes(self, rows: Rows) -> np.ndarray:
         found = np.zeros((len(rows), *self.model.grid), np.int64)
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
-            found[batch.rows] = self.model.encode(**batch.to(self.device).inputs).cpu()
+        for batch in self._batches(rows, shard=False):
+            found[batch.rows] = self.model.encode(**batch.inputs).cpu()
         return found
 
-    def _open_files(self) -> None:
-        self._images = ImageReader(self)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return []
-
-    def _build_model(self) -> nn.Module:
-        return self.task.build(self.recipe.model, self._images.size, self.recipe.train.regularize)
-
-    @property
-    def _max_positions(self) -> int:
-        return self.recipe.model.length(self._images.size)
-
     def _config_sizes(self) -> dict[str, Any]:
-        vocabularies = [self.recipe.model.codebook_size]
-        return {"size": list(self._images.size), "vocabularies": vocabularies, "grid": list(self.model.grid)}
-
-    def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
-        return self._images.inputs(text)
+        return {**super()._config_sizes(), "vocabularies": [self.recipe.model.codebook_size], "grid": list(self.model.grid)}
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         labels = np.zeros(len(examples), np.int64)
@@ -109,11 +91,10 @@ class ImageCodesRun(Run):
     @torch.no_grad()
     def _reconstruct(self, rows: Rows) -> Iterator[tuple[Batch, Reconstruction, np.ndarray]]:
         """Yield batches, their reconstruction, and the mean squared error of each image, of pixels from 0 to 1 (B,)."""
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
-            there = batch.to(self.device)
-            made = self.model(**there.inputs)
-            difference = self.model.to_pixels(made.prediction).float() - there.inputs["pixels"].float()
-            yield there, made, (difference / 255).square().mean((1, 2, 3)).cpu().numpy()
+        for batch in self._batches(rows, shard=False):
+            made = self.model(**batch.inputs)
+            difference = self.model.to_pixels(made.prediction).float() - batch.inputs["pixels"].float()
+            yield batch, made, (difference / 255).square().mean((1, 2, 3)).cpu().numpy()
 
     def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
         """Return the reconstruction loss from hard codes, without the cost of the codes."""
@@ -121,7 +102,7 @@ class ImageCodesRun(Run):
         for batch, made, error in self._reconstruct(rows):
             loss += self.model.pixel_loss(made.prediction, batch.inputs["pixels"]).sum()
             errors += [error.sum(), len(error)]
-            used.update(made.codes.unique().tolist())
+            used.update(set(made.codes.flatten().tolist()))
         return {
             "valid_loss": float(loss) / len(rows),
             "valid_psnr": psnr(errors),
@@ -143,6 +124,7 @@ IMAGE_CODES = Task(
     models={"dvae": Dvae},
     verbs=("encode", "decode"),
     reads=("image",),
+    image_positions=True,
     loss=lambda run: ReconstructionLoss(),
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width,),
     lengths=lambda recipe, given: (recipe.model.length(recipe.data.height_width),) * 2,

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.batches.language_rows import LanguageModelRows, StreamRows
 from regard.batches.rows import BidirectionalRows, Rows
 from regard.corpus.examples import TextLines
+from regard.decoding.batching import batches_by_length
 from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
 from regard.decoding.sampling import SamplingParams
@@ -21,8 +22,7 @@ from regard.errors import UserError
 from regard.models.gpt import Gpt
 from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import GENERATED_MISUSE, TEXT_LIMITS
+from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.starters.text_starters import language_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
@@ -66,6 +66,18 @@ class GeneratedText:
     """The generated tokens; with a stop string, up to the token that completed it."""
 
 
+class SamplingOptions(TypedDict, total=False):
+    """How to generate a text: the fields of `SamplingParams` that both `generate` and `stream` take."""
+
+    max_tokens: int
+    temperature: float | None
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    stop: str | Sequence[str]
+    seed: int
+
+
 class TextStream(Iterator[str]):
     """A text while it is generated: an iterator of its pieces, which may be closed at any time."""
 
@@ -96,51 +108,39 @@ class LanguageRun(Run):
         self,
         prompts: Sequence[str],
         *,
-        max_tokens: int = 100,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        stop: str | Sequence[str] = (),
-        seed: int = 0,
         number: int = 1,
         place: int = 0,
+        **options: Unpack[SamplingOptions],
     ) -> list[GeneratedText]:
         """Continue each prompt greedily, or with a `temperature` by sampling `number` texts per prompt, one after another.
 
         A text ends before the first of its `stop` strings. A sample depends on the seed, the index of the prompt among all
-        prompts (`place` is that of the first) and the number of the sample, not on the batch.
+        prompts (`place` is that of the first) and the number of the sample, not on the batch. Options: max_tokens, temperature,
+        top_k, top_p, repetition_penalty, stop, seed.
         """
-        params = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, number)
-        prompted = list(product(enumerate(self._encode_prompts(prompts, place), start=place), range(number)))
-        results: list[GeneratedText] = []
-        for start in range(0, len(prompted), GENERATE_BATCH):
-            rows = prompted[start : start + GENERATE_BATCH]
-            streamers = [self._streamer(ids, params) for (_, ids), _ in rows]
-            for _ in self._stream(streamers, params, [sample_index(prompt, sample) for (prompt, _), sample in rows]):
+        params = SamplingParams(**options, number=number)
+        rows = list(product(enumerate(self._encode_prompts(prompts, place), start=place), range(params.number)))
+        streamers = [self._streamer(ids, params) for (_, ids), _ in rows]
+        samples = [sample_index(prompt, sample) for (prompt, _), sample in rows]
+        lengths = [len(streamer.ids) for streamer in streamers]
+        for batch in batches_by_length(lengths, GENERATE_BATCH * max(lengths, default=1)):
+            for _ in self._stream([streamers[i] for i in batch], params, [samples[i] for i in batch]):
                 pass
-            results += map(generated_text, streamers)
-        return results
+        return [generated_text(streamer) for streamer in streamers]
 
     def stream(
         self,
         prompt: str,
         *,
-        max_tokens: int = 100,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        stop: str | Sequence[str] = (),
-        seed: int = 0,
         sample: int = 0,
         place: int = 0,
+        **options: Unpack[SamplingOptions],
     ) -> TextStream:
         """Return the text that `generate` gives for a prompt, piece by piece while it is generated.
 
         Of several samples, the one numbered `sample`, counted from 0.
         """
-        params = SamplingParams(max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed)
+        params = SamplingParams(**options)
         streamer = self._streamer(self._encode_prompts([prompt], place)[0], params)
         return TextStream(streamer, self._stream([streamer], params, [sample_index(place, sample)]))
 

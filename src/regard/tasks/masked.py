@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard import distributed
 from regard.batches.batch import IGNORE_INDEX
-from regard.batches.batches import sequential_batches
 from regard.batches.masked_rows import MaskedPairRows, MaskedRows, lines_with_successor, word_starts
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
@@ -21,11 +20,10 @@ from regard.errors import UserError
 from regard.models.bert import MaskedLanguageModel
 from regard.recipe import EncoderModel, Masking, Recipe, TextData
 from regard.scoring import Score, accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import TEXT_LIMITS
+from regard.tasks.base import TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.starters.text_starters import masked_recipe
-from regard.tokens.special_tokens import BOS_AND_EOS, MASK_NAME, SpecialTokens
+from regard.tokens.special_tokens import MASK_NAME
 
 MASK_PATTERN = re.compile(r"\[MASK\]|<mask>")
 """How a user writes a mask."""
@@ -66,6 +64,7 @@ class FilledText:
 class MaskedRun(Run):
     """A masked language model."""
 
+    recipe: MaskedRecipe
     _extra_special_tokens = (MASK_NAME,)
 
     embed = embed_texts
@@ -104,9 +103,6 @@ class MaskedRun(Run):
             raise UserError("the text is empty: there is nothing to show")
         return encoder_inputs(Ragged.from_rows([ids]), self._special_tokens)
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return BOS_AND_EOS
-
     @property
     def _mask_id(self) -> int:
         """The mask token of the vocabulary."""
@@ -134,14 +130,15 @@ class MaskedRun(Run):
         """Return for each row the number of masked words predicted right and of all, and whether each next sentence was."""
         words: list[Any] = [None] * len(rows)
         next_sentence: list[bool] = []
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
+        for batch in self._batches(rows):
             with torch.no_grad():
-                predicted = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
+                predicted = self.model(**batch.inputs).argmax(-1)  # (B, S)
             masked = batch.labels != IGNORE_INDEX
-            for row, right, number in zip(batch.rows, ((predicted == batch.labels) & masked).sum(1), masked.sum(1)):
-                words[row] = int(right), int(number)
+            right = ((predicted == batch.labels) & masked).sum(1)
+            for row, *counts in zip(batch.rows, right.tolist(), masked.sum(1).tolist()):
+                words[row] = tuple(counts)
             if "follows" in batch.inputs:
-                next_sentence += (self.model.next_sentence_logits.argmax(-1).cpu() == batch.inputs["follows"]).tolist()
+                next_sentence += (self.model.next_sentence_logits.argmax(-1) == batch.inputs["follows"]).tolist()
         return distributed.merge_shards(words), [one for some in distributed.all_gather(next_sentence) for one in some]
 
     def _validate(self, examples: TextLines, rows: Rows) -> dict[str, float]:

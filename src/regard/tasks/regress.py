@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -16,18 +16,10 @@ from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.scoring import correlation_scores
-from regard.tasks.base import EvaluationResult, Run, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Size, TaskCard, embed_texts
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.labels import (
-    classify_inputs,
-    classify_logits,
-    labelled_rows,
-    load_contextual_features,
-    text_special_tokens,
-)
-from regard.tasks.shared.run_folder import copy_features_run, read_json
-from regard.tokens.special_tokens import SpecialTokens
+from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
+from regard.tasks.shared.run_folder import read_json
 from regard.training.losses import MeanSquaredError
 
 SCALE_FILE = "scale.json"
@@ -49,15 +41,14 @@ class RegressRun(Run):
     """A regressor. Numbers are learned in standard deviations from the mean of the training data."""
 
     embed = embed_texts
+    _inputs = classify_inputs
 
     def classify(self, texts: Sequence[str]) -> list[float]:
         """Return the number of each text. The texts of a pair are separated by a tab."""
-        return (classify_logits(self, texts)[:, 0].double().numpy() * self._std + self._mean).tolist()
+        return [self._mean + self._std * float(number) for number in classify_logits(self, texts)[:, 0].double()]
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         known = numbers(data.train)
         if known.std() == 0:
@@ -67,17 +58,13 @@ class RegressRun(Run):
     def _open_files(self) -> None:
         """Read the scale of the training data; a Hugging Face model predicts plain numbers."""
         path = self.folder / SCALE_FILE
-        scale = read_json(path) if self._huggingface is None else {"mean": 0.0, "std": 1.0}
+        scale = read_json(path, dict) if self._huggingface is None else {"mean": 0.0, "std": 1.0}
         if not all(isinstance(scale.get(name), float) for name in ("mean", "std")):
             raise UserError(f"{path} is damaged: it should hold the mean and the std")
         self._mean, self._std = scale["mean"], scale["std"]
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, 1
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
+    def _model_sizes(self) -> list[Size]:
+        return [*super()._model_sizes(), 1]
 
     def _export_weights(self) -> dict[str, Tensor]:
         """Return the weights with the scale folded into the last layer."""
@@ -87,9 +74,6 @@ class RegressRun(Run):
 
     def _to_training_scale(self, logits: Tensor) -> Tensor:
         return (logits - self._mean) / self._std
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        return classify_inputs(self, text)
 
     def _encode(self, examples: LabelledTexts, *, training: bool = False) -> Rows:
         targets = ((numbers(examples) - self._mean) / self._std).astype(np.float32)

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, decoder_inputs, encoder_inputs
@@ -16,9 +16,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.recipe import Model, Recipe, SpanCorruption, TextData, TransformerModel, require_fixed_split
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
 from regard.tasks.masked import MASK_PATTERN, FilledText
-from regard.tasks.shared.card_texts import GENERATED_MISUSE, TEXT_LIMITS
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
@@ -47,6 +46,7 @@ class SpanCorruptionRecipe(Recipe):
 class SpanCorruptionRun(Run):
     """A model pre-trained by span corruption."""
 
+    recipe: SpanCorruptionRecipe
     _extra_special_tokens = tuple(f"<extra_id_{number}>" for number in range(len(SENTINELS)))
 
     embed = embed_texts
@@ -101,10 +101,6 @@ class SpanCorruptionRun(Run):
         inputs = self._masked_inputs(self._encode_parts(text))
         output = Ragged.from_rows([self._search(inputs, 1)[0].tokens])
         return {**inputs, "target": decoder_inputs(output, self._special_tokens)}
-
-    def _build_model(self) -> nn.Module:
-        size = self.tokenizers[0].size
-        return self.task.build(self.recipe.model, size, size, self.recipe.train.regularize)
 
     def _encode(self, examples: TextLines, *, training: bool = False) -> Rows:
         store = self._token_store(examples.text, self.tokenizers[0], training)

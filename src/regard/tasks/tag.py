@@ -8,10 +8,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import nn
 
 from regard.batches.batch import IGNORE_INDEX
-from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TaggingRows
 from regard.batches.token_store import TokenStore
@@ -22,12 +20,19 @@ from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import compare_accuracy, grouped_accuracy
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard, embed_texts
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.labels import load_contextual_features, read_labels, text_special_tokens, write_labels
-from regard.tasks.shared.run_folder import copy_features_run
+from regard.tasks.base import (
+    HUMAN_CHECK,
+    TEXT_LIMITS,
+    ComparisonRow,
+    EvaluationResult,
+    Run,
+    Size,
+    Task,
+    TaskCard,
+    embed_texts,
+)
+from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.starters.text_starters import tag_recipe
-from regard.tokens.special_tokens import SpecialTokens
 
 
 class TagRecipe(Recipe):
@@ -68,9 +73,9 @@ class TagRun(Run):
         firsts = [first_token_labels(row, range(max(row, default=-1) + 1), "a text") for row in word_ids]
         rows = TaggingRows(TokenStore(Ragged.from_rows(ids)), Ragged.from_rows(firsts), special_tokens=self._special_tokens)
         results = [Tagging([], []) for _ in texts]
-        for batch in sequential_batches(rows, EVALUATE_TOKENS):
+        for batch in self._batches(rows, shard=False):
             with torch.no_grad():
-                best = self.model(**batch.to(self.device).inputs).argmax(-1).cpu()  # (B, S)
+                best = self.model(**batch.inputs).argmax(-1)  # (B, S)
             for row, predicted, is_first in zip(batch.rows, best, batch.labels != IGNORE_INDEX):
                 labels = [self.labels[i] for i in predicted[is_first].tolist()]
                 results[row] = Tagging(texts[row].split()[: len(labels)], labels)
@@ -78,20 +83,14 @@ class TagRun(Run):
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        if getattr(recipe.model, "features", None) is not None:
-            copy_features_run(Path(recipe.model.features.run), folder)
         super()._prepare(folder, recipe, data)
         write_labels(folder, data)
 
     def _open_files(self) -> None:
         self.labels = read_labels(self.folder, self._huggingface)
 
-    def _own_special_tokens(self) -> SpecialTokens:
-        return text_special_tokens(self)
-
-    def _build_model(self) -> nn.Module:
-        sizes = self.tokenizers[0].size, len(self.labels)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize, load_contextual_features(self))
+    def _model_sizes(self) -> list[Size]:
+        return [*super()._model_sizes(), len(self.labels)]
 
     def _encode(self, examples: TaggedSentences, *, training: bool = False) -> Rows:
         """Tokenize sentences; a tag that is not in the training data is ignored in the loss and wrong in the accuracy."""
@@ -116,7 +115,7 @@ class TagRun(Run):
         outputs = [" ".join(found.labels) for found in self.tag(examples.keys())]
         return EvaluationResult(name, examples, outputs, {"accuracy": grouped_accuracy(self._correct(examples))})
 
-    def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[ComparisonRow]:
         """Compare whole sentences, since the words of one are not independent."""
         return compare_accuracy({name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()})
 

@@ -3,34 +3,32 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import distributed
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import TextToImageRows, caption_prefix, open_image_codes
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
-from regard.decoding.greedy import greedy_or_sample
+from regard.decoding.batching import SearchParams, Sources, decode_all
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.models.dalle import Dalle
 from regard.models.vit import format_size
 from regard.recipe import CaptionedImageData, DalleModel, ImageSampling, ImageTraining, Recipe, ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
-from regard.tasks.shared.images import ImageReader
 from regard.tasks.shared.run_folder import copy_run
 from regard.tasks.starters.image_starters import text_to_image_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -78,6 +76,8 @@ class GeneratedImage:
 class TextToImageRun(Run):
     """A text-to-image model; it holds the run of its image codes, and may hold a reranker (CLIP)."""
 
+    recipe: TextToImageRecipe
+
     def draw(
         self,
         texts: Sequence[str],
@@ -122,17 +122,21 @@ class TextToImageRun(Run):
     def _sample(self, prefix: Tensor, params: SamplingParams) -> list[list[GeneratedImage]]:
         """Generate images of tokenized captions (B, 1 + text)."""
         rows = list(product(range(len(prefix)), range(params.number)))
-        results: list[list[GeneratedImage]] = [[] for _ in prefix]
-        for start in range(0, len(rows), DRAW_BATCH):
-            part = rows[start : start + DRAW_BATCH]
-            samples = np.array([sample_index(caption, sample) for caption, sample in part])
-            limits = torch.full((len(part),), self._num_codes + 1, device=self.device)
-            chosen = prefix[[caption for caption, _ in part]].to(self.device)
-            found = greedy_or_sample(self.model, None, limits, params.chooser(samples), prefix=chosen, special_tokens=CODES_ONLY)
-            codes = np.array([one.tokens for one in found]).reshape(-1, *self._codes_run.model.grid) - self.model.first_code
-            for (caption, _), image, grid, one in zip(part, self._codes_run.decode(codes), codes, found):
-                results[caption].append(GeneratedImage(image, grid, one.log_probability))
-        return results
+        sources = Sources(
+            [prefix.size(1)] * len(rows),
+            [self._num_codes + 1] * len(rows),
+            lambda indices: None,
+            prefix=lambda indices: prefix[[rows[i][0] for i in indices]].to(self.device),
+            sequence_ids=[sample_index(*row) for row in rows],
+        )
+        search = SearchParams(sampling=params, batch_tokens=DRAW_BATCH * prefix.size(1))
+        found = decode_all(self.model, sources, search, device=self.device, special_tokens=CODES_ONLY)
+        codes = (
+            np.array([best.tokens for (best,) in found], np.int64).reshape(-1, *self._codes_run.model.grid)
+            - self.model.first_code
+        )
+        images = map(GeneratedImage, self._codes_run.decode(codes), codes, (best.log_probability for (best,) in found))
+        return [list(islice(images, params.number)) for _ in prefix]
 
     # files and examples
 
@@ -153,12 +157,9 @@ class TextToImageRun(Run):
         from regard.tasks import load_run_folder  # a run may hold a run
 
         self._codes_run = cast(ImageCodesRun, load_run_folder(self.folder / CODES_FOLDER, self.device))
-        self._images = ImageReader(self)
 
-    def _build_model(self) -> nn.Module:
-        codes = self._codes_run
-        sizes = self.tokenizers[0].size, codes.recipe.model.codebook_size, codes.model.grid
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
+    def _model_sizes(self) -> list[Size]:
+        return [*super()._model_sizes(), self._codes_run.recipe.model.codebook_size, self._codes_run.model.grid]
 
     @property
     def _num_codes(self) -> int:
@@ -212,10 +213,9 @@ class TextToImageRun(Run):
     def _nlls(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Return the negative log-likelihoods of each row's caption and of its codes (N, 2), and the tokens of both."""
         found, counts = np.zeros((len(rows), 2)), np.zeros((len(rows), 2))
-        for batch in distributed.shard(sequential_batches(rows, EVALUATE_TOKENS)):
-            there = batch.to(self.device)
-            each = nll(self.model(**there.inputs).float().log_softmax(-1), there.labels)  # (B, T)
-            words, codes = there.labels < self.tokenizers[0].size, there.labels >= self.model.first_code
+        for batch in self._batches(rows):
+            each = nll(self.model(**batch.inputs).float().log_softmax(-1), batch.labels)  # (B, T)
+            words, codes = batch.labels < self.tokenizers[0].size, batch.labels >= self.model.first_code
             for side, mask in enumerate((words, codes)):
                 found[batch.rows, side] = (each * mask).sum(1).cpu()
                 counts[batch.rows, side] = mask.sum(1).cpu()
@@ -240,24 +240,24 @@ class TextToImageRun(Run):
         }
         result = EvaluationResult(name, examples, [], scores)
         if isinstance(self.recipe.data.world, ShapesWorld):
-            self._score_scenes(result)
+            self._score_scenes(result, examples)
         return result
 
-    def _score_scenes(self, result: EvaluationResult) -> None:
+    def _score_scenes(self, result: EvaluationResult, examples: ImageExamples) -> None:
         """Add how many first captions are true of the image generated for them, on the world of shapes.
 
         `right_rebuilt` is the same of the gold images reconstructed from their codes: the upper bound.
         """
         from regard.tasks import load_run_folder  # a run may hold a run
 
-        captions, settings = [captions[0] for captions in result.examples.captions], self.recipe.sample
+        captions, settings = [captions[0] for captions in examples.captions], self.recipe.sample
         options: dict[str, Any] = dict(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
         if settings.reranker is not None:
             reranker = load_run_folder(self.folder / RERANKER_FOLDER, self.device)
             options |= dict(reranker=reranker, candidates=settings.candidates)
         generated = self.draw(captions, **options)
         right = [bool(image_satisfies(found[0].image, caption)) for caption, found in zip(captions, generated)]
-        codes = self._codes(result.examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
+        codes = self._codes(examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
         rebuilt = [bool(image_satisfies(*pair)) for pair in zip(self._codes_run.decode(codes), captions)]
         result.scores |= {"right": accuracy(right, "right"), "right_rebuilt": accuracy(rebuilt, "right_rebuilt")}
         result.outputs = [f"{'right' if one else 'wrong'}\t{caption}" for caption, one in zip(captions, right)]
@@ -272,7 +272,7 @@ def text_to_image_loss(run: TextToImageRun) -> TextToImageLoss:
     return TextToImageLoss(run.recipe.train.regularize, run._max_positions * each, choices)
 
 
-def copy_held_run(run: str, into: Path, setting: str, task: str) -> Any:
+def copy_held_run(run: str, into: Path, setting: str, task: str) -> Recipe:
     """Copy the run that a setting names into this run's folder, once, and return its recipe, checked to be of this task."""
     from regard.tasks import read_recipe
 
@@ -291,7 +291,7 @@ def rerank(text: str, images: Sequence[GeneratedImage], reranker: ContrastiveRun
     return [GeneratedImage(images[i].image, images[i].codes, float(similarity[i])) for i in order]
 
 
-def codes_recipe_of(recipe: TextToImageRecipe) -> Recipe:
+def codes_recipe_of(recipe: Recipe) -> Recipe:
     """Return the recipe of the image codes that a text-to-image recipe names."""
     from regard.tasks import read_recipe
 
@@ -304,13 +304,13 @@ def codes_recipe_of(recipe: TextToImageRecipe) -> Recipe:
     return read_recipe(path)
 
 
-def model_sizes(recipe: TextToImageRecipe, vocabulary: tuple[int, int]) -> tuple[Any, ...]:
+def model_sizes(recipe: Recipe, vocabulary: tuple[int, int]) -> tuple[Size, ...]:
     """Return the sizes of the caption's vocabulary, the codebook and the grid of codes."""
     codes = codes_recipe_of(recipe).model
     return vocabulary[0], codes.codebook_size, codes.grid(recipe.data.height_width)
 
 
-def lengths(recipe: TextToImageRecipe, given: tuple[int, int] | None) -> tuple[int, int]:
+def lengths(recipe: Recipe, given: tuple[int, int] | None) -> tuple[int, int]:
     """Return the positions of a caption and the codes of its image."""
     return (recipe.model.text_length + codes_recipe_of(recipe).model.length(recipe.data.height_width),) * 2
 

@@ -8,13 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from regard.batches.batches import sequential_batches
 from regard.batches.mixture import MixtureRows, examples_per_epoch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
-from regard.corpus.dataset import Dataset, as_task_pairs
-from regard.corpus.examples import SentencePairs, TaskMixture, TaskPairs
+from regard.corpus.dataset import Dataset
+from regard.corpus.examples import TaskMixture, TaskPairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.recipe import Model, Recipe, TaskData, TasksData, TransformerModel
@@ -30,11 +29,10 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import EVALUATE_TOKENS, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
-from regard.tasks.shared.labels import LABELS_FILE, Prediction
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.labels import LABELS_FILE, Prediction, rank_labels
 from regard.tasks.starters.text_starters import text_to_text_recipe
-from regard.tasks.translate import SEQ2SEQ_MODELS, TranslateRun, exact_matches
+from regard.tasks.translate import SEQ2SEQ_MODELS, TextToTextVerbs, exact_matches
 from regard.training.losses import sequence_log_probs
 
 MAIN_METRIC = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
@@ -49,9 +47,10 @@ class TextToTextRecipe(Recipe):
     model: Model = TransformerModel(preset="t5-small")
 
 
-class TextToTextRun(TranslateRun):
+class TextToTextRun(TextToTextVerbs, Run):
     """A model of several text-to-text tasks."""
 
+    recipe: TextToTextRecipe
     _labels: dict[str, list[str]]
     """The labels of each task of kind "classify"."""
 
@@ -62,13 +61,9 @@ class TextToTextRun(TranslateRun):
         pairs = [(source, label) for source in sources for label in self.tokenizers[1].encode(labels)]
         source, target = (TokenStore(Ragged.from_rows(list(side))) for side in (zip(*pairs) if pairs else ((), ())))
         log_p = torch.zeros(len(pairs), dtype=torch.float64)
-        for batch in sequential_batches(TranslationRows(source, target, self._special_tokens), EVALUATE_TOKENS):
-            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch.to(self.device)).double().cpu()
-        found = []
-        for p in log_p.view(len(texts), len(labels)).softmax(-1):
-            order = p.argsort(descending=True, stable=True).tolist()
-            found.append([Prediction(labels[i], float(p[i])) for i in order])
-        return found
+        for batch in self._batches(TranslationRows(source, target, self._special_tokens), shard=False):
+            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch).double().cpu()
+        return rank_labels(labels, log_p.view(len(texts), len(labels)))
 
     def _classify_task(self, task: str | None) -> str:
         """Return the name of the task to classify for, checked to have labels."""
@@ -103,10 +98,6 @@ class TextToTextRun(TranslateRun):
             found.append(task.prefixed(text) if text.strip() else "")
         return found
 
-    def _as_task_pairs(self, pairs: SentencePairs, name: str) -> TaskPairs:
-        """Return a user's pairs with the prefix and labels of a task."""
-        return as_task_pairs(name, self._task_data(name), pairs)
-
     # files and examples
 
     @classmethod
@@ -121,10 +112,6 @@ class TextToTextRun(TranslateRun):
 
     def _open_files(self) -> None:
         self._labels = self._read_json(LABELS_FILE)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"]
 
     def _too_long(self, examples: TaskPairs) -> str:
         return self.recipe.data.tasks[examples.task].too_long
@@ -170,7 +157,7 @@ class TextToTextRun(TranslateRun):
         assert isinstance(rows, MixtureRows)
         scores: dict[str, float] = {}
         for (name, pairs), part in zip(examples.parts.items(), rows.parts):
-            scores[f"{name}/valid_loss"] = Run._validate(self, pairs, part)["valid_loss"]
+            scores[f"{name}/valid_loss"] = super()._validate(pairs, part)["valid_loss"]
             if number := self.recipe.train.evaluate_sentences:
                 spread = np.linspace(0, len(pairs) - 1, min(len(pairs), max(3, number))).astype(int)  # a file may be sorted
                 some = pairs.select(spread.tolist())
@@ -205,7 +192,7 @@ class TextToTextRun(TranslateRun):
                 return correlation_scores(numbers, np.array([float(text) for text in references]), samples=samples), notes
         return translation_scores(outputs, references, samples=samples), []
 
-    def _compare(self, runs: dict[str, Any], examples: Any) -> list[dict[str, Any]]:
+    def _compare(self, runs: dict[str, Any], examples: Any) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
         match self._task_data(examples.task).kind:
             case "summarise":
@@ -236,6 +223,7 @@ TEXT_TO_TEXT = Task(
     models=SEQ2SEQ_MODELS,
     verbs=("translate", "classify", "align", "embed"),
     encoder_decoder=True,
+    searches=True,
     metrics=("valid_mean",),
     explains="translation",
     model_sizes=lambda recipe, vocabulary: vocabulary,

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, overload
+from typing import Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import SearchParams, Sources, decode_all, num_workers, text_sources
+from regard.decoding.batching import Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.recurrent_translator import RecurrentTranslator
@@ -40,8 +39,19 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.alignment import sharpest_layer
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard, embed_texts, search_params
-from regard.tasks.shared.card_texts import HUMAN_CHECK, TEXT_LIMITS
+from regard.tasks.base import (
+    HUMAN_CHECK,
+    OWN_ENGINE,
+    TEXT_LIMITS,
+    ComparisonRow,
+    EvaluationResult,
+    Run,
+    SearchOptions,
+    Task,
+    TaskCard,
+    embed_texts,
+    search_params,
+)
 from regard.tasks.starters.text_starters import translate_recipe
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
@@ -80,14 +90,6 @@ class Translation:
     """The program that computed it."""
 
 
-class DecodingEngine(Protocol):
-    """Another program that searches with this model, such as CTranslate2."""
-
-    name: str
-
-    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
-
-
 @dataclass(frozen=True)
 class Alignment:
     """What each target word attends to: weights (layers, heads, target words, source words)."""
@@ -105,126 +107,146 @@ class Alignment:
         return self.weights[chosen, head], f"layer {chosen + 1}, head {head + 1}"
 
 
-class TranslateRun(Run):
-    """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
+# what every model from text to text can do
 
-    _engine: DecodingEngine | None = None
-    """Another program that translates; everything else stays ours."""
 
-    embed = embed_texts
+@overload
+def translate_texts(run: Run, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+@overload
+def translate_texts(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
+def translate_texts(
+    run: Run, texts: str | Sequence[str], **options: Unpack[SearchOptions]
+) -> list[Translation] | list[list[Translation]]:
+    """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one.
 
-    @overload
-    def translate(self, texts: str, **settings: Any) -> list[Translation]: ...
-    @overload
-    def translate(self, texts: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
-    def translate(  # type: ignore[misc]
-        self,
-        texts: str | Sequence[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_tokens: int | None = None,
-        number: int = 1,
-        temperature: float | None = None,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> list[Translation] | list[list[Translation]]:
-        """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one."""
-        params = search_params(
-            self.recipe.decode,
-            "hypotheses",
-            beam=beam,
-            length_penalty=length_penalty,
-            max_tokens=max_tokens,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-        )
-        sources = self._ids([texts] if isinstance(texts, str) else texts)
-        not_empty = [i for i, ids in enumerate(sources) if ids]
-        engine = self._engine if temperature is None else None  # our sampling uses our random stream
-        name = self._engine_name if engine is self._engine else super()._engine_name
-        results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
-        if engine is not None:
-            found = engine.decode([sources[i] for i in not_empty], params, self.recipe.model.max_length)
-        else:
-            found = self._search([sources[i] for i in not_empty], params)
-        for i, hypotheses in zip(not_empty, found):
-            results[i] = self._translations(hypotheses, name)
-        return results[0] if isinstance(texts, str) else results
-
-    def align(self, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross") -> Iterator[Alignment]:
-        """Yield what each word of a translation, the model's own or a reference, attends to in its source.
-
-        With `kind="encoder"`, what each word of the source attends to.
-        """
-        assert kind in ("cross", "encoder"), kind
-        if references is None:
-            return self._align_translations(texts, self._best(texts), kind)
-        encoded, max_length = self.tokenizers[1].encode_words(references), self.recipe.model.max_length - 1
-        targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
-        return self._align_targets(texts, targets, kind)
-
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        return ["tokenizer.json"] if recipe.tokens.joint else ["tokenizer.source.json", "tokenizer.target.json"]
-
-    def _load_tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizers of source and target; they may be the same."""
-        found = super()._load_tokenizers()
-        if found[-1].special_tokens.bos == NO_TOKEN:
-            raise UserError(
-                f"tokens.file = {self.recipe.tokens.file!r} has no token that begins an output; a translator needs one"
-            )
-        return [found[0], found[-1]]
-
-    def _build_model(self) -> nn.Module:
-        sizes = (tokenizer.size for tokenizer in self.tokenizers)
-        return self.task.build(self.recipe.model, *sizes, self.recipe.train.regularize)
-
-    def _encode(self, examples: SentencePairs, *, training: bool = False) -> Rows:
-        source, target = (
-            self._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), self.tokenizers)
-        )
-        return TranslationRows(source, target, self._special_tokens)
-
-    def _search(self, ids: Sequence[Sequence[int]], params: SearchParams) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each source by our own search."""
-        return decode_all(
-            self.model,
-            self._sources(ids, params.max_tokens),
+    Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+    """
+    params = search_params(run.recipe.decode, **options)
+    sources = run._ids([texts] if isinstance(texts, str) else texts)
+    not_empty = [i for i, ids in enumerate(sources) if ids]
+    engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
+    name = OWN_ENGINE if engine is None else engine.name
+    results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
+    if engine is not None:
+        found = engine.decode([sources[i] for i in not_empty], params, run.recipe.model.max_length)
+    else:
+        found = decode_all(
+            run.model,
+            text_inputs(run, [sources[i] for i in not_empty], params.max_tokens),
             params,
-            device=self.device,
-            workers=num_workers(self.model, self.device),
-            special_tokens=self._special_tokens,
+            device=run.device,
+            workers=num_workers(run.model, run.device),
+            special_tokens=run._special_tokens,
         )
+    for i, hypotheses in zip(not_empty, found):
+        results[i] = as_translations(run, hypotheses, name)
+    return results[0] if isinstance(texts, str) else results
 
-    def _sources(self, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
-        """Return token ids as inputs to decode from."""
-        return text_sources(
-            ids,
-            device=self.device,
-            max_length=self.recipe.model.max_length,
-            max_tokens=max_tokens,
-            special_tokens=self._special_tokens,
-        )
 
-    def _translations(self, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
-        texts = self.tokenizers[1].decode([h.tokens for h in hypotheses])
-        return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
+def best_translations(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
+    """Return the best translation of each text."""
+    return [found[0] for found in translate_texts(run, texts, **options)]
 
-    def _best(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
-        """Return the best translation of each text."""
-        return [found[0] for found in self.translate(texts, **settings)]
 
-    @property
-    def _engine_name(self) -> str:
-        return super()._engine_name if self._engine is None else self._engine.name
+def text_inputs(run: Run, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
+    """Return token ids as inputs to decode from."""
+    return text_sources(
+        ids,
+        device=run.device,
+        max_length=run.recipe.model.max_length,
+        max_tokens=max_tokens,
+        special_tokens=run._special_tokens,
+    )
 
-    # scores
+
+def as_translations(run: Run, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
+    """Return hypotheses as texts."""
+    texts = run.tokenizers[1].decode([h.tokens for h in hypotheses])
+    return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
+
+
+def load_pair_tokenizers(run: Run) -> list[Tokenizer]:
+    """Return the tokenizers of source and target; they may be the same."""
+    found = Run._load_tokenizers(run)
+    if found[-1].special_tokens.bos == NO_TOKEN:
+        raise UserError(f"tokens.file = {run.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
+    return [found[0], found[-1]]
+
+
+def encode_pairs(run: Run, examples: SentencePairs, *, training: bool = False) -> Rows:
+    """Tokenize sentence pairs."""
+    source, target = (run._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), run.tokenizers))
+    return TranslationRows(source, target, run._special_tokens)
+
+
+def translation_inputs(run: Run, text: str) -> dict[str, Tensor]:
+    """Return the source, and its best translation as decoder input."""
+    (source,), (best,) = run._ids([text]), best_translations(run, [text])
+    if not source:
+        raise UserError("the text is empty: there is nothing to show")
+    rows = TranslationRows(
+        TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), run._special_tokens
+    )
+    return rows.batch(np.array([0]), 0, 0).inputs
+
+
+def align_texts(
+    run: Run, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross"
+) -> Iterator[Alignment]:
+    """Yield what each word of a translation, the model's own or a reference, attends to in its source.
+
+    With `kind="encoder"`, what each word of the source attends to.
+    """
+    assert kind in ("cross", "encoder"), kind
+    if references is None:
+        return align_translations(run, texts, best_translations(run, texts), kind)
+    encoded, max_length = run.tokenizers[1].encode_words(references), run.recipe.model.max_length - 1
+    targets = [(text, ids[:max_length], words[:max_length]) for text, (ids, words) in zip(references, encoded)]
+    return align_targets(run, texts, targets, kind)
+
+
+def align_translations(
+    run: Run, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
+) -> Iterator[Alignment]:
+    """Yield the alignment of each text with its translation."""
+    targets = [(one.text, one.tokens, run.tokenizers[1].word_ids(one.tokens)) for one in translations]
+    return align_targets(run, texts, targets, kind)
+
+
+def align_targets(
+    run: Run, texts: Sequence[str], targets: Sequence[tuple[str, list[int], list[int]]], kind: str
+) -> Iterator[Alignment]:
+    """Yield the alignment of each text with its target: the text, its tokens, and the word that each token belongs to."""
+    sources, source_words = run._ids(texts), [words for _, words in run.tokenizers[0].encode_words(texts)]
+    target_ids = [ids for _, ids, _ in targets]
+    if not run._attends:
+        raise UserError(f"{run.folder}: a model without attention has nothing to show (model.attention = 'none')")
+    if not all(sources) or not all(target_ids):
+        raise UserError("the text is empty: there is nothing to show")
+    rows = TranslationRows(TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), run._special_tokens)
+    for i, weights in enumerate(attention_of_rows(run, rows, "cross" if kind == "cross" else r"^encoder\.")):
+        words = source_words[i][: len(sources[i])]
+        text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
+        yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
+
+
+class TextToTextVerbs:
+    """What every run of a model from text to text can do, beside what `Run` has."""
+
+    translate = translate_texts
+    align = align_texts
+    embed = embed_texts
+    _best = best_translations
+    _sources = text_inputs
+    _translations = as_translations
+    _align_translations = align_translations
+    _load_tokenizers = load_pair_tokenizers
+    _encode = encode_pairs
+    _inputs = translation_inputs
+
+
+class TranslateRun(TextToTextVerbs, Run):
+    """A translator. On data of an algorithm (`data.world.kind = "copy"` or `"addition"`) it is scored by exact match."""
 
     @property
     def _is_algorithm(self) -> bool:
@@ -247,69 +269,24 @@ class TranslateRun(Run):
 
     def _score(self, name: str, examples: SentencePairs) -> EvaluationResult:
         outputs = [found.text for found in self._best(examples.source)]
-        if self._is_algorithm:
-            scores = {**exact_match_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
-            return EvaluationResult(name, examples, outputs, scores)
-        scores = {**translation_scores(outputs, examples.target), "perplexity": self._perplexity(examples)}
-        return EvaluationResult(name, examples, outputs, scores, score_by_length(examples.source, outputs, examples.target))
+        scores = (exact_match_scores if self._is_algorithm else translation_scores)(outputs, examples.target)
+        by_length = [] if self._is_algorithm else score_by_length(examples.source, outputs, examples.target)
+        return EvaluationResult(name, examples, outputs, {**scores, "perplexity": self._perplexity(examples)}, by_length)
 
-    def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[dict[str, Any]]:
+    def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
         if self._is_algorithm:
             return compare_accuracy({name: exact_matches(texts, examples.target) for name, texts in outputs.items()})
         return compare_systems(outputs, examples.target)
 
-    def _signature(self) -> str:
-        decode = self.recipe.decode
-        return f"beam:{decode.beam}|alpha:{decode.length_penalty}|{super()._signature()}"
 
-    # attention
-
-    @property
-    def _attends(self) -> bool:
-        """Whether its decoder attends to the source."""
-        return bool(attention_modules(self.model, kinds="cross"))
-
-    def _align_translations(
-        self, texts: Sequence[str], translations: Sequence[Translation], kind: str = "cross"
-    ) -> Iterator[Alignment]:
-        targets = [(one.text, one.tokens, self.tokenizers[1].word_ids(one.tokens)) for one in translations]
-        return self._align_targets(texts, targets, kind)
-
-    def _align_targets(
-        self, texts: Sequence[str], targets: Sequence[tuple[str, list[int], list[int]]], kind: str
-    ) -> Iterator[Alignment]:
-        """Yield the alignment of each text with its target: the text, its tokens, and the word that each token belongs to."""
-        sources, source_words = self._ids(texts), [words for _, words in self.tokenizers[0].encode_words(texts)]
-        target_ids = [ids for _, ids, _ in targets]
-        if not self._attends:
-            raise UserError(f"{self.folder}: a model without attention has nothing to show (model.attention = 'none')")
-        if not all(sources) or not all(target_ids):
-            raise UserError("the text is empty: there is nothing to show")
-        all_rows = TranslationRows(
-            TokenStore(Ragged.from_rows(sources)), TokenStore(Ragged.from_rows(target_ids)), self._special_tokens
-        )
-        for start in range(0, len(texts), ALIGN_BATCH):
-            rows = np.arange(start, min(start + ALIGN_BATCH, len(texts)))
-            batch = all_rows.batch(rows, 0, 0).to(self.device)
-            with torch.no_grad(), watch(self.model, kinds="cross" if kind == "cross" else r"^encoder\.") as seen:
-                self.model(**batch.inputs)
-            weights = seen.stack().float().cpu().numpy()  # (L, B, H, T, S)
-            for row, i in enumerate(rows.tolist()):
-                words = source_words[i][: len(sources[i])]
-                text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
-                part = weights[:, row, :, : len(queries) + 1, : len(words) + 1]
-                yield alignment_by_words(texts[i], words, text, queries, part)
-
-    def _inputs(self, text: str) -> dict[str, Tensor]:
-        """Return the source, and its best translation as decoder input."""
-        (source,), (best,) = self._ids([text]), self._best([text])
-        if not source:
-            raise UserError("the text is empty: there is nothing to show")
-        rows = TranslationRows(
-            TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([best.tokens])), self._special_tokens
-        )
-        return rows.batch(np.array([0]), 0, 0).inputs
+def attention_of_rows(run: Run, rows: Rows, kinds: str) -> Iterator[np.ndarray]:
+    """Yield the attention weights (L, H, T, S) of each row in order, padded to the longest of its batch."""
+    for start in range(0, len(rows), ALIGN_BATCH):
+        batch = rows.batch(np.arange(start, min(start + ALIGN_BATCH, len(rows))), 0, 0).to(run.device)
+        with torch.no_grad(), watch(run.model, kinds=kinds) as seen:
+            run.model(**batch.inputs)
+        yield from seen.stack().float().cpu().numpy().swapaxes(0, 1)  # (B, L, H, T, S)
 
 
 def alignment_by_words(source: str, keys: list[int], target: str, queries: list[int], weights: np.ndarray) -> Alignment:
@@ -340,6 +317,7 @@ TRANSLATE = Task(
     models=SEQ2SEQ_MODELS,
     verbs=("translate", "align", "embed"),
     encoder_decoder=True,
+    searches=True,
     metrics=("valid_bleu", "valid_accuracy"),
     pretrained=(TransformerModel, PairData),
     explains="translation",

@@ -5,7 +5,7 @@ tokenizers take text as it is, white space included.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -101,7 +101,7 @@ def train_tokenizer(settings: TokenSettings, texts: Iterable[str], more: Sequenc
     """Train a tokenizer on texts; `more` are special tokens besides the usual ones."""
     library = _build_tokenizer(settings)
     options: dict[str, Any] = dict(vocab_size=settings.size, special_tokens=[*SPECIAL_TOKEN_NAMES, *more], show_progress=False)
-    trainer: Any
+    trainer: trainers.Trainer
     match settings.kind:
         case "bpe":
             trainer = trainers.BpeTrainer(limit_alphabet=MAX_ALPHABET, min_frequency=2, **options)
@@ -120,15 +120,15 @@ def train_tokenizer(settings: TokenSettings, texts: Iterable[str], more: Sequenc
 
 
 def _build_tokenizer(settings: TokenSettings) -> Library:
-    model = {
+    build: Callable[[], models.Model] = {
         "bpe": lambda: models.BPE(unk_token="<unk>"),
         "bytes": models.BPE,
         "wordpiece": lambda: models.WordPiece(unk_token="<unk>"),
         "unigram": models.Unigram,
         "words": lambda: models.WordLevel(unk_token="<unk>"),
         "characters": lambda: models.WordLevel(unk_token="<unk>"),
-    }[settings.kind]()
-    library = Library(model)
+    }[settings.kind]
+    library = Library(build())
     keeps_spaces = settings.kind in ("characters", "bytes")
     spaces = [] if keeps_spaces else [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     steps = [

@@ -1,11 +1,14 @@
 """Checkpoints: a folder of safetensors and JSON with a list of hashes, written atomically. No pickle.
 
-An old checkpoint is deleted only after the new one has been verified.
+An old checkpoint is deleted only after the new one has been verified. Of several ranks, rank 0 writes what every rank has; of a
+sharded tensor each rank writes its rows, rank 0 to `model.safetensors`, the next to `model-2-of-4.safetensors`; they load on any
+number of ranks.
 """
 
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +21,10 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
-from regard.distributed.parallel import shard_like
+from regard import distributed
+from regard.distributed.parallel import is_sharded, shard_like, to_local
 from regard.errors import UserError
-from regard.files import atomic_folder, atomic_write, move, remove_folder, write_and_fsync
+from regard.files import atomic_folder, atomic_write, disk_error, move, remove_folder, require_space, write_and_fsync
 
 HASHES = "hashes.json"
 SHARD_NAME = re.compile(r"(.+)-(\d+)-of-\d+")
@@ -121,7 +125,8 @@ def join_shards(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tens
 
 def read_hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a checkpoint, as recorded when it was written."""
-    return json.loads((path / HASHES).read_bytes())
+    hashes: dict[str, str] = json.loads((path / HASHES).read_bytes())
+    return hashes
 
 
 def sha256(data: bytes) -> str:
@@ -198,3 +203,43 @@ def prune_checkpoints(
 def serialize(tensors: dict[str, Tensor]) -> bytes:
     """Return tensors in safetensors format."""
     return serialize_tensors({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+
+
+def save_sharded(folder: Path, step: int, whole: Checkpoint) -> None:
+    """Write a checkpoint from all ranks; when this returns, on any rank, it is complete."""
+    temporary = folder / f".writing-shards-{step:08d}"
+    tensors, shards = local_tensors(whole.tensors), {}
+    if any(is_sharded(x) for named in whole.tensors.values() for x in named.values()):
+        if distributed.is_main():
+            shutil.rmtree(temporary, ignore_errors=True)
+        distributed.barrier()
+        hashes = {} if distributed.is_main() else _write_shard(temporary, tensors)
+        shards = {temporary / name: digest for part in distributed.all_gather(hashes) for name, digest in part.items()}
+    if distributed.is_main():
+        save_checkpoint(folder, step, Checkpoint(tensors, whole.state), shards)
+        shutil.rmtree(temporary, ignore_errors=True)
+    distributed.barrier()
+
+
+def local_tensors(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """Return what this rank writes, by file and tensor name."""
+    if distributed.is_main():
+        return {file: {name: to_local(x) for name, x in tensors.items()} for file, tensors in files.items()}
+    rows = {file: {name: to_local(x) for name, x in tensors.items() if is_sharded(x)} for file, tensors in files.items()}
+    suffix = f"{distributed.rank() + 1}-of-{distributed.world_size()}"
+    return {f"{file}-{suffix}": tensors for file, tensors in rows.items() if tensors}
+
+
+def _write_shard(folder: Path, files: dict[str, dict[str, Tensor]]) -> dict[str, str]:
+    """Write the files of a rank other than 0; return their hashes."""
+    hashes = {}
+    for file, tensors in files.items():
+        data, path = serialize(tensors), folder / f"{file}.safetensors"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            require_space(folder, len(data))
+            write_and_fsync(path, data)
+        except OSError as error:
+            raise disk_error(path, len(data), error) from None
+        hashes[path.name] = sha256(data)
+    return hashes

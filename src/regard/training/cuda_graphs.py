@@ -45,8 +45,8 @@ class CudaGraphedStep:
 
     def __init__(self, function: StepFunction):
         self.function = function
-        self.calls: Counter[tuple] = Counter()
-        self.graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        self.calls: Counter[tuple[object, ...]] = Counter()
+        self.graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
@@ -96,7 +96,8 @@ def side_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)
+    make_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
+    stream = make_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from regard import distributed, rng
 from regard.batches.batch import Batch, to_device
 from regard.batches.batches import Batches
-from regard.distributed import sharded_checkpoint
 from regard.distributed.parallel import Parallelism, clip_grad_norm
 from regard.errors import Interrupted, UserError
 from regard.recipe import Training
@@ -21,9 +20,8 @@ from regard.training.average import MovingAverage, average_weights
 from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, side_stream
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
-from regard.training.optimizer import CombinedOptimizer
+from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
 from regard.training.precision import choose_precision
-from regard.training.schedule import learning_rate_factor
 from regard.training.signals import SignalHandler, catch_signals
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -174,7 +172,7 @@ class Trainer:
             with self.parallelism.micro_step(last=number == len(batches)):
                 with self._autocast():
                     loss = self.loss(self.parallelism.module, batch) * batch.in_loss
-                (loss * distributed.world_size() / count).backward()
+                torch.autograd.backward(loss * distributed.world_size() / count)
             total += loss.detach()
         total = distributed.all_reduce_sum(total)
         norm = clip_grad_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
@@ -191,7 +189,7 @@ class Trainer:
         """Run a backward pass with zero gradients, for DDP to see which gradients it has to exchange."""
         with self._autocast():
             loss = self.objective(module, self.batches.batch(0, 0).to(self.device))
-        (loss * 0).backward()
+        torch.autograd.backward(loss * 0)
 
     def _uses_cuda_graphs(self) -> bool:
         """Return whether steps are captured: not where the host takes part in them."""
@@ -258,7 +256,7 @@ class Trainer:
         if self._saved_step == state.step:
             return
         state.nonfinite_steps, state.nonfinite_in_a_row = int(self.nonfinite_steps.item()), int(self.nonfinite_in_a_row.item())
-        sharded_checkpoint.save_sharded(self.folder, state.step, checkpoint.Checkpoint(self.tensors(), asdict(state)))
+        checkpoint.save_sharded(self.folder, state.step, checkpoint.Checkpoint(self.tensors(), asdict(state)))
         if distributed.is_main():
             protected = [state.best_step, self._resumed_step]
             checkpoint.prune_checkpoints(

@@ -2,16 +2,14 @@
 accumulation is exact."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch
-
-if TYPE_CHECKING:
-    from regard.recipe import Regularization
+from regard.recipe import Regularization
 
 Objective = Callable[[nn.Module, Batch], Tensor]
 
@@ -43,7 +41,7 @@ class CrossEntropy:
     A model may add a term of its own (`auxiliary_loss`).
     """
 
-    def __init__(self, regularize: "Regularization"):
+    def __init__(self, regularize: Regularization):
         self.smoothing, self.r_drop = regularize.label_smoothing, regularize.r_drop
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -52,7 +50,8 @@ class CrossEntropy:
         return loss if auxiliary_loss is None else loss + auxiliary_loss(batch)
 
     def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(**batch.inputs).float().log_softmax(-1)  # (B, …, V)
+        logits: Tensor = model(**batch.inputs)
+        return logits.float().log_softmax(-1)  # (B, …, V)
 
     def num_choices(self, batch: Batch) -> Tensor | None:
         """Return how many of the V entries are possible, where not all are."""
@@ -69,26 +68,28 @@ class CrossEntropy:
         return (losses + self.r_drop * symmetric_kl(log_p, batch.labels)) / 2
 
 
-class SpanLoss(CrossEntropy):
-    """Cross-entropy of the first and last position of an answer; positions behind the end of the text are impossible."""
+class PartialCrossEntropy(CrossEntropy):
+    """Cross-entropy where some entries are impossible (log p = -inf): sums over the vocabulary leave them out."""
 
     def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return _zero_impossible(super().log_probs(model, batch))
+        log_p = super().log_probs(model, batch)
+        return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
+
+
+class SpanLoss(PartialCrossEntropy):
+    """Cross-entropy of the first and last position of an answer; positions behind the end of the text are impossible."""
 
     def num_choices(self, batch: Batch) -> Tensor:
         return batch.inputs["lengths"][:, None]
 
 
-class TextToImageLoss(CrossEntropy):
+class TextToImageLoss(PartialCrossEntropy):
     """Cross-entropy of a caption and the image codes after it, each position with its weight (T,); `num_possible` (T,) entries of
     the vocabulary are possible there."""
 
-    def __init__(self, regularize: "Regularization", weights: Tensor, num_possible: Tensor):
+    def __init__(self, regularize: Regularization, weights: Tensor, num_possible: Tensor):
         super().__init__(regularize)
         self.weights, self.num_possible = weights, num_possible
-
-    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        return _zero_impossible(super().log_probs(model, batch))
 
     def num_choices(self, batch: Batch) -> Tensor:
         return self.num_possible
@@ -97,16 +98,12 @@ class TextToImageLoss(CrossEntropy):
         return (mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)) * self.weights).sum()
 
 
-def _zero_impossible(log_p: Tensor) -> Tensor:
-    """Replace -inf, which marks impossible entries, by 0, so that sums over the vocabulary leave them out."""
-    return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
-
-
 class MeanSquaredError:
     """The sum of squared errors; the loop divides it by the number of labels."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        return (model(**batch.inputs)[..., 0].float() - batch.labels).square().sum()
+        predictions: Tensor = model(**batch.inputs)
+        return (predictions[..., 0].float() - batch.labels).square().sum()
 
 
 class ReconstructionLoss:
@@ -114,7 +111,8 @@ class ReconstructionLoss:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         output = model(**batch.inputs)
-        return (model.pixel_loss(output.prediction, batch.inputs["pixels"]) + output.penalty).sum()  # type: ignore[operator]
+        losses: Tensor = model.pixel_loss(output.prediction, batch.inputs["pixels"]) + output.penalty  # type: ignore[operator]
+        return losses.sum()
 
 
 class ContrastiveLoss:
@@ -150,10 +148,11 @@ def all_gather_rows(x: Tensor) -> tuple[Tensor, int]:
     sizes = [torch.zeros((), dtype=torch.long) for _ in range(dist.get_world_size())]  # on the CPU: no device synchronisation
     dist.all_gather(sizes, torch.tensor(len(x)))
     counts = [int(size) for size in sizes]
-    return AllGatherRows.apply(x, counts), sum(counts[: dist.get_rank()])
+    gather: Callable[[Tensor, list[int]], Tensor] = _AllGatherRows.apply
+    return gather(x, counts), sum(counts[: dist.get_rank()])
 
 
-class AllGatherRows(torch.autograd.Function):
+class _AllGatherRows(torch.autograd.Function):
     """Rows (B, E) of each rank -> rows of all ranks (global B, E); the ranks' numbers of rows may differ by one."""
 
     @staticmethod

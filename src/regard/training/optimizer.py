@@ -1,4 +1,5 @@
-"""Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, and Muon (Jordan et al. 2024).
+"""Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), from torch.optim, Muon (Jordan et al. 2024), and learning-rate
+schedules.
 
 A step whose gradients are not finite is skipped by a flag on the device, without a host–device synchronisation. On a GPU the
 learning rates are device tensors too, so that a step can be captured in a CUDA graph.
@@ -6,16 +7,14 @@ learning rates are device tensors too, so that a step can be captured in a CUDA 
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.distributed.parallel import is_sharded, shard_like
-
-if TYPE_CHECKING:
-    from regard.recipe import OptimizerSettings
+from regard.recipe import OptimizerSettings, ScheduleSettings
 
 MUON_MOMENTUM, NEWTON_SCHULZ_STEPS, MIN_NORM = 0.95, 5, 1e-7
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -24,7 +23,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class CombinedOptimizer:
     """Adam for all parameters or, with `kind = "muon"`, Muon for the hidden matrices and AdamW for the rest."""
 
-    def __init__(self, model: nn.Module, settings: "OptimizerSettings"):
+    def __init__(self, model: nn.Module, settings: OptimizerSettings):
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden_matrix(name)]
         rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
@@ -86,7 +85,7 @@ def is_hidden_matrix(name: str) -> bool:
     return ".blocks." in name
 
 
-def _build_adam(named: list[tuple[str, nn.Parameter]], settings: "OptimizerSettings") -> torch.optim.Optimizer:
+def _build_adam(named: list[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Build Adam with weight decay on matrices only and, with layer-wise decay, one group of parameters for each depth."""
     depths = layer_depths([name for name, _ in named]) if settings.layer_decay < 1 else {}
     groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
@@ -140,7 +139,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = {}
             for p in group["params"]:
@@ -174,3 +173,21 @@ def orthogonalize(x: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def learning_rate_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
+    """Return the fraction of the peak learning rate at a step counted from 1."""
+    warmup = schedule.warmup_steps
+    if step < warmup:
+        return step / warmup
+    match schedule.kind:
+        case "constant":
+            return 1.0
+        case "inverse-sqrt":  # Vaswani et al. 2017, sec. 5.3, eq. 3, divided by its peak
+            return math.sqrt(max(1, warmup) / step)
+        case "cosine":
+            progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
+        case "trapezoid":
+            remaining = min(1.0, (steps - step) / max(1, round(steps * schedule.cooldown_fraction)))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * max(0.0, remaining)

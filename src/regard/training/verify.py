@@ -7,7 +7,6 @@ run again, and the results are hashed and compared at every checkpoint on the wa
 from pathlib import Path
 
 from regard import distributed
-from regard.distributed import sharded_checkpoint
 from regard.errors import UserError
 from regard.training import checkpoint
 from regard.training.loop import Trainer
@@ -44,7 +43,7 @@ def differing_files(trainer: Trainer, path: Path) -> list[str]:
     hashes = checkpoint.read_hashes(path)
     own = {
         f"{name}.safetensors": checkpoint.serialize(tensors)
-        for name, tensors in sharded_checkpoint.local_tensors(trainer.tensors()).items()
+        for name, tensors in checkpoint.local_tensors(trainer.tensors()).items()
     }
     differing = [f"{path.name}/{name}" for name, data in own.items() if hashes.get(name) != checkpoint.sha256(data)]
     return [name for names in distributed.all_gather(differing) for name in names]

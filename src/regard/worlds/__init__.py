@@ -2,6 +2,8 @@
 
 import hashlib
 
+SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen examples
+
 
 def assign_split(text: str) -> str:
     """Return the split of an example by its text alone: no seed and no number puts a test example into train.

@@ -13,10 +13,9 @@ from itertools import product
 from random import Random
 
 from regard.errors import UserError
-from regard.worlds import assign_split
+from regard.worlds import SPLITS, assign_split
 
 ALGORITHMS = ("copy", "addition")
-SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sources
 MAX_ENUMERATED = 10_000  # lengths with at most this many sources are enumerated and shuffled; longer ones are sampled
 
 
@@ -88,8 +87,8 @@ def count_sources(kind: str, length: int) -> int:
     """Return the number of distinct sources of a length n over all splits: 10ⁿ, or the pairs of operands whose longer one
     has n digits."""
     if kind == "copy":
-        return 10**length
-    return 100**length - (100 ** (length - 1) if length > 1 else 0)
+        return int(10**length)
+    return int(100**length - (100 ** (length - 1) if length > 1 else 0))
 
 
 @cache

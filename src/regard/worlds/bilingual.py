@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.worlds import assign_split
+from regard.worlds import SPLITS, assign_split
 from regard.worlds.coreference import Coreference, CoreferenceGrammar
 from regard.worlds.grammar import SentenceGrammar
 from regard.worlds.lexicon import Noun, lexicon
 from regard.worlds.phrases import UNCOUNTABLE, Words
 
 LEVELS = (1, 2, 3)
-SPLITS = {"train": 14, "valid": 1, "test": 1}  # of sixteen sentences
 PRONOUN_FRACTION = 0.32  # of the sentences contain an "it", by default
 PRONOUN_GENDER = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}  # German words that here translate "it" and nothing else
 MAX_DUPLICATES = 2000  # consecutive repeated sentences after which a level counts as exhausted
@@ -171,12 +170,6 @@ def equal_except_pronouns(one: str, other: str) -> bool:
 
 def _normalized_words(text: str) -> list[str]:
     return [word.strip(',.;:!?"').lower() for word in text.split()]
-
-
-def pronoun_accuracy(pairs: Iterable[SentencePair], hypotheses: Iterable[str]) -> tuple[int, int]:
-    """Return how many of the sentences with a pronoun translate it correctly, and how many such sentences there are."""
-    correct = [pronouns_correct(pair, text) for pair, text in zip(pairs, hypotheses, strict=True) if pair.pronouns]
-    return sum(correct), len(correct)
 
 
 def count_sentences(level: int) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from regard.worlds.grammar import Sentence, SentenceGrammar
+from regard.worlds.grammar import DEGREES, Sentence, SentenceGrammar
 from regard.worlds.inflection import IT_FORMS, Verb
 from regard.worlds.lexicon import GROUPS, Adjective, Lexicon, Preposition, lexicon
 from regard.worlds.phrases import BilingualPhrase, Clause, Words, add_comma, english_clause, main_clause, verb_final_clause
 
-DEGREES = (("already", "schon"), ("really", "wirklich"))
 CONNECTIVES = (("because", "weil"), ("because", "weil"), ("although", "obwohl"), ("but", "aber"))
 BETWEEN = ("animal", *(kind for kind in GROUPS["thing"] if kind not in {"part", "room"}))
 # How often each candidate is the antecedent; the middle of three is neither the nearest noun nor the subject.
@@ -107,13 +106,13 @@ class CoreferenceGrammar:
         tense = g.choose(("present", "past"))
         genders = g.choose(ORDERS)[:number]
         first, candidates = self._first_clause(template, tense, genders)
-        pronoun = g.new_concept()
-        second = self._second_clause(template, tense, genders[template.gold], pronoun)
+        second, pronoun = self._second_clause(template, tense, genders[template.gold])
         name, conjunction = g.choose(CONNECTIVES)
-        key = (g.new_concept(),)
-        source, target = english_clause(first), add_comma(main_clause(first))
-        source = [*(source if name == "because" else add_comma(source)), (name, key), *_english_second(second, template)]
-        target = [*target, (conjunction, key), *(main_clause if name == "but" else verb_final_clause)(second)]
+        link = g.aligned((name, conjunction))
+        source = english_clause(first) if name == "because" else add_comma(english_clause(first))
+        source += link.english + _english_second(second, template)
+        target = add_comma(main_clause(first)) + link.german
+        target += main_clause(second) if name == "but" else verb_final_clause(second)
         return (source, target), Coreference(pronoun, candidates, template.gold, tuple(genders))
 
     def _first_clause(self, template: PronounTemplate, tense: str, genders: str) -> tuple[Clause, tuple[int, ...]]:
@@ -137,24 +136,25 @@ class CoreferenceGrammar:
         return Clause(subject, group, thing.english + where.english, thing.german + where.german), heads
 
     def _between(self, left: BilingualPhrase, right: BilingualPhrase) -> BilingualPhrase:
-        key = (self.grammar.new_concept(),)
-        joined = BilingualPhrase([*left.english, ("and", key), *right.english], [*left.german, ("und", key), *right.german])
-        return self.grammar.prepositional(("between",), "zwischen", joined)
+        link = self.grammar.aligned(("and", "und"))
+        joined = BilingualPhrase(left.english + link.english + right.english, left.german + link.german + right.german)
+        return self.grammar.prepositional("between", "zwischen", joined)
 
-    def _second_clause(self, template: PronounTemplate, tense: str, gender: str, pronoun: int) -> Clause:
-        """Return the clause about "it", whose German form takes its gender from the antecedent and its case from the clause."""
+    def _second_clause(self, template: PronounTemplate, tense: str, gender: str) -> tuple[Clause, int]:
+        """Return the clause about "it", whose German form takes its gender from the antecedent and its case from the clause; and
+        the concept of "it"."""
         g, predicate = self.grammar, template.predicate
-        case = "accusative" if template.passive else "nominative"
-        it = BilingualPhrase([("it", (pronoun,))], [(IT_FORMS[case, gender], (pronoun,))])
+        it = g.aligned(("it", IT_FORMS["accusative" if template.passive else "nominative", gender]))
+        pronoun = g.concepts
         if isinstance(predicate, Adjective):
-            group, quality = g.copula(predicate, tense, False, DEGREES)
-            return Clause(it, group, quality.english, quality.german)
+            group, quality = g.copula(predicate, tense, False, DEGREES[False])
+            return Clause(it, group, quality.english, quality.german), pronoun
         if not template.passive:
             completed = "perfect" if tense == "present" else "pluperfect"
-            return Clause(it, g.verb_group(predicate, g.choose((tense, completed)), False), [], [])
+            return Clause(it, g.verb_group(predicate, g.choose((tense, completed)), False), [], []), pronoun
         subject = g.sample_noun_phrase("person", "nominative", plain=True)
         tenses = ("want", "perfect", "must") if tense == "present" else ("wanted", "pluperfect", "past")
-        return Clause(subject, g.verb_group(predicate, g.choose(tenses), False), it.english, it.german)
+        return Clause(subject, g.verb_group(predicate, g.choose(tenses), False), it.english, it.german), pronoun
 
 
 def _english_second(clause: Clause, template: PronounTemplate) -> Words:

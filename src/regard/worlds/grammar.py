@@ -1,7 +1,7 @@
 """Sentences without "it": simple ones, relative and subordinate clauses, indirect speech and coordinated clauses."""
 
 from regard.worlds.inflection import RELATIVE_PRONOUNS, Verb
-from regard.worlds.lexicon import Adjective, TimeAdverbial
+from regard.worlds.lexicon import Pair
 from regard.worlds.phrases import (
     BilingualPhrase,
     Clause,
@@ -45,17 +45,16 @@ class SentenceGrammar(PhraseGrammar):
     def _fronted(self, clause: Clause, probability: float) -> Sentence:
         fitting = self._times(clause.tense)
         if fitting and self.chance(probability):
-            time = self.time_phrase(self.choose(fitting))
+            time = self.aligned(*self.choose(fitting))
             return time.english + english_clause(clause), main_clause(clause, time.german)
         return english_clause(clause), main_clause(clause)
 
     def _with_relative(self) -> Sentence:
         """Return a sentence with a relative clause on the subject or on the object."""
         tense = self.choose(TENSES)
-        if self.chance(0.5):
-            subject = self._subject()
+        on_subject, subject = self.chance(0.5), self._subject()
+        if on_subject:
             return self._fronted(self._clause(tense, subject=self._relative(subject)), 0.2)
-        subject = self._subject()
         # A separable prefix would be stranded behind the relative clause: "hebt das Buch, das die Frau liest, auf".
         verb = self.choose([verb for verb in self.lexicon.acting["transitive", subject.kind] if not verb.prefix])
         return self._fronted(self._transitive(subject, verb, tense, relative=True), 0.2)
@@ -64,10 +63,9 @@ class SentenceGrammar(PhraseGrammar):
         """Return a main and a subordinate clause, which is verb-final in German and may come first."""
         tense = self.choose(("present", "past"))
         name, conjunction = self.choose(self.lexicon.subordinators[tense])
-        key = (self.new_concept(),)
+        link = self.aligned((name, conjunction))
         main, side = self._clause(tense), self._clause(tense)
-        source = [*((part, key) for part in name.split()), *english_clause(side)]
-        target = [(conjunction, key), *verb_final_clause(side)]
+        source, target = link.english + english_clause(side), link.german + verb_final_clause(side)
         if self.chance(0.4):
             return add_comma(source) + english_clause(main), main_clause(main, add_comma(target))
         first = english_clause(main)
@@ -79,21 +77,21 @@ class SentenceGrammar(PhraseGrammar):
         subject = self.sample_noun_phrase("person", "nominative")
         main = Clause(subject, self.verb_group(self.choose(self.lexicon.verbs["saying"]), tense, subject.plural), [], [])
         side = self._clause(self.choose(TENSES) if tense == "present" else "past")
-        key = (self.new_concept(),)
+        link = self.aligned(("that", "dass"))
         return (
-            [*english_clause(main), ("that", key), *english_clause(side)],
-            [*add_comma(main_clause(main)), ("dass", key), *verb_final_clause(side)],
+            english_clause(main) + link.english + english_clause(side),
+            add_comma(main_clause(main)) + link.german + verb_final_clause(side),
         )
 
     def _coordinated(self) -> Sentence:
         tense = self.choose(("present", "past"))
         name, conjunction = self.choose((("and", "und"), ("but", "aber")))
-        key = (self.new_concept(),)
+        link = self.aligned((name, conjunction))
         first, second = self._clause(tense), self._clause(tense)
         source, target = english_clause(first), main_clause(first)
         if name == "but":
             source, target = add_comma(source), add_comma(target)
-        return [*source, (name, key), *english_clause(second)], [*target, (conjunction, key), *main_clause(second)]
+        return source + link.english + english_clause(second), target + link.german + main_clause(second)
 
     def _subject(self) -> BilingualPhrase:
         return self.sample_noun_phrase("person" if self.chance(0.7) else "animal", "nominative")
@@ -113,14 +111,13 @@ class SentenceGrammar(PhraseGrammar):
             return self._intransitive(subject, tense, timed)
         return self._located(subject, tense, timed)
 
-    def _times(self, tense: str) -> tuple[TimeAdverbial, ...]:
+    def _times(self, tense: str) -> tuple[tuple[Pair, ...], ...]:
         return self.lexicon.times.get("modal" if tense in MODALS else "past" if tense == "wanted" else tense, ())
 
-    def _time_inside(self, tense: str, timed: bool) -> tuple[Words, Words]:
-        """Return a time inside the clause: last in English, after the finite verb in German."""
+    def _time_inside(self, tense: str, timed: bool) -> BilingualPhrase:
+        """Return a time inside the clause, empty if none fits: last in English, after the finite verb in German."""
         fitting = self._times(tense) if timed else ()
-        phrase = self.time_phrase(self.choose(fitting)) if fitting else BilingualPhrase([], [])
-        return phrase.english, phrase.german
+        return self.aligned(*(self.choose(fitting) if fitting else ()))
 
     def _disambiguate(self, verb: Verb, tense: str, plural: bool) -> str:
         """Return the perfect where the English form is present or past at once: "they read" becomes "they have read"."""
@@ -141,77 +138,63 @@ class SentenceGrammar(PhraseGrammar):
         negation = 0
         if not timed and not relative and thing.english[0][0] in DEFINITE:
             negation = self._negation(subject, tense, 0.2)
-        last, first = self._time_inside(tense, timed)
-        group = self.verb_group(verb, tense, subject.plural, negation)
+        time, group = self._time_inside(tense, timed), self.verb_group(verb, tense, subject.plural, negation)
         rest = BilingualPhrase([], [("nicht", (negation,))] if negation else [])
         if verb.complement == "for" and not negation and not relative and self.chance(0.2):
-            rest = self.prepositional(("for",), "für", self.sample_noun_phrase("person", "accusative", plain=True))
-        return Clause(subject, group, thing.english + rest.english + last, first + thing.german + rest.german, tense, timed)
+            rest = self.prepositional("for", "für", self.sample_noun_phrase("person", "accusative", plain=True))
+        english, german = thing.english + rest.english + time.english, time.german + thing.german + rest.german
+        return Clause(subject, group, english, german, tense, timed)
 
     def _ditransitive(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         verb = self.choose(self.lexicon.verbs["giving"])
         recipient = self.sample_noun_phrase("person", "dative", plain=True)
         thing = self.sample_noun_phrase(self.choose(verb.objects), "accusative")
-        group = self.verb_group(verb, tense, subject.plural)
-        last, first = self._time_inside(tense, timed)
-        english, german = recipient.english + thing.english + last, first + recipient.german + thing.german
+        time, group = self._time_inside(tense, timed), self.verb_group(verb, tense, subject.plural)
+        english, german = recipient.english + thing.english + time.english, time.german + recipient.german + thing.german
         return Clause(subject, group, english, german, tense, timed)
 
     def _intransitive(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         """Return a clause with an intransitive verb, and company, a manner or a "not"."""
         verb = self.choose(self.lexicon.acting["alone", subject.kind])
         negation = 0 if timed else self._negation(subject, tense, 0.2)
-        last, first = self._time_inside(tense, timed)
+        time, group = self._time_inside(tense, timed), self.verb_group(verb, tense, subject.plural, negation)
         how = BilingualPhrase([], [("nicht", (negation,))] if negation else [])
         if not negation and self.chance(0.35):
-            name, manner = self.choose(self.lexicon.manners)
-            key = (self.new_concept(),)
-            how = BilingualPhrase([(name, key)], [(manner, key)])
+            how = self.aligned(self.choose(self.lexicon.manners))
         elif not negation and self.chance(0.3):
             company = self.sample_noun_phrase(self.choose(("person", "animal")), "dative", plain=True)
-            how = self.prepositional(("with",), "mit", company)
-        group = self.verb_group(verb, tense, subject.plural, negation)
-        return Clause(subject, group, how.english + last, first + how.german, tense, timed)
+            how = self.prepositional("with", "mit", company)
+        return Clause(subject, group, how.english + time.english, time.german + how.german, tense, timed)
 
     def _located(self, subject: BilingualPhrase, tense: str, timed: bool) -> Clause:
         """Return a clause that says where (dative) or where to (accusative)."""
         moving = self.chance(0.45)
         verb = self.choose(self.lexicon.acting["moving" if moving else "resting", subject.kind])
         place = self.place_phrase(self.choose(self.lexicon.prepositions), moving)
-        last, first = self._time_inside(tense, timed)
-        group = self.verb_group(verb, tense, subject.plural)
-        return Clause(subject, group, place.english + last, first + place.german, tense, timed)
+        time, group = self._time_inside(tense, timed), self.verb_group(verb, tense, subject.plural)
+        return Clause(subject, group, place.english + time.english, time.german + place.german, tense, timed)
 
     def _quality(self, tense: str) -> Clause:
         """Return a clause with a predicative adjective: "The coat is still wrinkled."."""
         adjective = self.choose(self.lexicon.predicates)
-        subject = self.sample_noun_phrase(self.choose(self._classes(adjective)), "nominative")
+        kinds = [kind for kind in adjective.kinds if self.lexicon.nouns[kind]]  # that have nouns on this level
+        subject = self.sample_noun_phrase(self.choose(kinds), "nominative")
         group, quality = self.copula(adjective, tense, subject.plural, DEGREES[adjective.kinds == ("person",)])
         return Clause(subject, group, quality.english, quality.german, tense)
-
-    def _classes(self, adjective: Adjective) -> tuple[str, ...]:
-        """Return the classes that an adjective fits and that have nouns on this level."""
-        return tuple(kind for kind in adjective.kinds if self.lexicon.nouns[kind])
 
     def _relative(self, phrase: BilingualPhrase) -> BilingualPhrase:
         """Return the phrase with a relative clause: "der Hund, der schläft," or "das Buch, das der Mann liest,"."""
         verbs = [verb for verb in self.lexicon.verbs["transitive"] if phrase.kind in verb.objects]
         tense = self.choose(("present", "past"))
-        key = (self.new_concept(),)
         person = phrase.kind == "person"
         if phrase.kind in {"person", "animal"} and self.chance(0.5):
-            pronoun = BilingualPhrase(
-                [("who" if person else "that", key)],
-                [(RELATIVE_PRONOUNS["nominative", phrase.genus], key)],
-                plural=phrase.plural,
-                kind=phrase.kind,
-            )
-            side = self._clause(tense, subject=pronoun)
+            pronoun = self.aligned(("who" if person else "that", RELATIVE_PRONOUNS["nominative", phrase.genus]))
+            side = self._clause(tense, subject=pronoun._replace(plural=phrase.plural, kind=phrase.kind))
             source, target = english_clause(side), verb_final_clause(side)
         else:
             verb = self.choose(verbs)
             subject = self.sample_noun_phrase(self.choose(verb.subjects), "nominative", plain=True)
             side = Clause(subject, self.verb_group(verb, self._disambiguate(verb, tense, False), subject.plural), [], [])
-            source = [("whom" if person else "that", key), *english_clause(side)]
-            target = [(RELATIVE_PRONOUNS[verb.object_case, phrase.genus], key), *verb_final_clause(side)]
+            pronoun = self.aligned(("whom" if person else "that", RELATIVE_PRONOUNS[verb.object_case, phrase.genus]))
+            source, target = pronoun.english + english_clause(side), pronoun.german + verb_final_clause(side)
         return phrase._replace(english=phrase.english + source, german=add_comma(phrase.german) + add_comma(target))

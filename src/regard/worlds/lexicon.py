@@ -29,6 +29,10 @@ SINGULAR_DETERMINERS = {
 PLURAL_DETERMINERS = {1: "the -", 2: "the the - these many", 3: "the the - - these my our many some all"}
 
 
+Pair = tuple[str, str]
+"""English and German, one or several words each, that are aligned with each other."""
+
+
 class Noun(NamedTuple):
     singular: str
     plural: str  # "" for a mass noun
@@ -51,15 +55,9 @@ class Determiner(NamedTuple):
     pattern: str  # of the adjective after it: weak, mixed, strong
 
 
-class TimeAdverbial(NamedTuple):
-    english: tuple[tuple[str, ...], ...]  # segments, each aligned with the German segment at the same index
-    german: tuple[tuple[str, ...], ...]
-    tenses: tuple[str, ...]
-
-
 class Preposition(NamedTuple):
-    rest: tuple[str, ...]
-    motion: tuple[str, ...]
+    rest: str
+    motion: str
     german: str
     kinds: tuple[str, ...]
 
@@ -73,11 +71,11 @@ class Lexicon(NamedTuple):
     acting: dict[tuple[str, str], tuple[Verb, ...]]  # by table and class of the subject
     singular: tuple[Determiner, ...]
     plural: tuple[Determiner, ...]
-    numbers: tuple[tuple[str, str], ...]
-    times: dict[str, tuple[TimeAdverbial, ...]]  # by tense
-    manners: tuple[tuple[str, str], ...]
+    numbers: tuple[Pair, ...]
+    times: dict[str, tuple[tuple[Pair, ...], ...]]  # by tense; the parts of each
+    manners: tuple[Pair, ...]
     prepositions: tuple[Preposition, ...]
-    subordinators: dict[str, tuple[tuple[str, str], ...]]  # by tense
+    subordinators: dict[str, tuple[Pair, ...]]  # by tense
 
 
 @cache
@@ -99,10 +97,6 @@ def lexicon(level: int) -> Lexicon:
         row["english"] or "-": Determiner(row["english"], decline_determiner(row["german"]), row["adjective_endings"])
         for row in read_table("determiners")
     }
-    times = [
-        TimeAdverbial(_segments(row["english"]), _segments(row["german"]), tuple(row["tenses"].split()))
-        for row in read_table("times", level)
-    ]
     return Lexicon(
         nouns=nouns,
         gendered={(kind, g): tuple(n for n in members if n.gender == g) for kind, members in nouns.items() for g in "mfn"},
@@ -114,7 +108,8 @@ def lexicon(level: int) -> Lexicon:
         plural=tuple(determiners[name] for name in PLURAL_DETERMINERS[level].split()),
         numbers=tuple((row["english"], row["german"]) for row in read_table("numbers", level)),
         times={
-            tense: tuple(t for t in times if tense in t.tenses) for tense in ("present", "past", "perfect", "future", "modal")
+            tense: tuple(_time_parts(row) for row in read_table("times", level) if tense in row["tenses"].split())
+            for tense in ("present", "past", "perfect", "future", "modal")
         },
         manners=tuple((row["english"], row["german"]) for row in read_table("manners", level)),
         prepositions=tuple(_preposition(row, nouns) for row in read_table("prepositions", level)),
@@ -193,9 +188,10 @@ def _read_adjectives(use: str, level: int) -> list[Adjective]:
 
 
 def _preposition(row: dict[str, str], nouns: dict[str, tuple[Noun, ...]]) -> Preposition:
-    rest, motion = (tuple(row[column].split("_")) for column in ("at_rest", "in_motion"))
+    rest, motion = (row[column].replace("_", " ") for column in ("at_rest", "in_motion"))
     return Preposition(rest, motion, row["german"], tuple(kind for kind in row["classes"].split() if nouns[kind]))
 
 
-def _segments(phrase: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(part.split("_")) for part in phrase.split("|"))
+def _time_parts(row: dict[str, str]) -> tuple[Pair, ...]:
+    """Return the parts of a time adverbial, which are aligned one by one."""
+    return tuple(zip(*(row[language].replace("_", " ").split("|") for language in ("english", "german"))))

@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from regard.worlds.inflection import ADJECTIVE_ENDINGS, AUXILIARIES, CONTRACTIONS, Verb, indefinite_article
-from regard.worlds.lexicon import Adjective, Determiner, Lexicon, Noun, Preposition, TimeAdverbial
+from regard.worlds.lexicon import Adjective, Determiner, Lexicon, Noun, Pair, Preposition
 
 T = TypeVar("T")
 Word = tuple[str, tuple[int, ...]]
@@ -95,31 +95,33 @@ class PhraseGrammar:
         self.concepts += 1
         return self.concepts
 
+    def aligned(self, *pairs: Pair) -> BilingualPhrase:
+        """Return words and their translations in order; the words of each pair express one new concept."""
+        phrase = BilingualPhrase([], [])
+        for english, german in pairs:
+            key = (self.new_concept(),)
+            phrase.english.extend((word, key) for word in english.split())
+            phrase.german.extend((word, key) for word in german.split())
+        return phrase
+
     def noun_phrase(self, noun: Noun, case: str, *, plural: bool = False, plain: bool = False) -> BilingualPhrase:
         """Return a noun with agreeing determiner, number and adjective; a plain one has mostly an article alone."""
         genus = "p" if plural else noun.gender
         determiner = self._determiner(noun, plural, plain)
-        source: Words = []
-        target: Words = []
-
-        def add(english: str, german: str) -> None:
-            key = (self.new_concept(),)
-            source.append((english, key))
-            target.append((german, key))
-
+        pairs: list[Pair] = []
         if determiner is not None and determiner.english:
-            add(determiner.english, determiner.forms[case, genus])
+            pairs.append((determiner.english, determiner.forms[case, genus]))
         if plural and self._takes_number(determiner):
-            add(*self.choose(self.lexicon.numbers))
+            pairs.append(self.choose(self.lexicon.numbers))
         fitting = self.lexicon.adjectives[noun.kind]
         if fitting and self.chance(0.15 if plain else 0.35):
             adjective = self.choose(fitting)
             ending = ADJECTIVE_ENDINGS["strong" if determiner is None else determiner.pattern][case, genus]
-            add(adjective.english, adjective.stem + ending)
-        add(noun.plural if plural else noun.singular, noun.forms[case, genus])
-        if source[0][0] == "a":
-            source[0] = (indefinite_article(source[1][0]), source[0][1])
-        return BilingualPhrase(source, target, source[-1][1][0], plural, noun.kind, genus)
+            pairs.append((adjective.english, adjective.stem + ending))
+        pairs.append((noun.plural if plural else noun.singular, noun.forms[case, genus]))
+        if pairs[0][0] == "a":
+            pairs[0] = (indefinite_article(pairs[1][0]), pairs[0][1])
+        return self.aligned(*pairs)._replace(head=self.concepts, plural=plural, kind=noun.kind, genus=genus)
 
     def _determiner(self, noun: Noun, plural: bool, plain: bool) -> Determiner | None:
         if not noun.plural:  # a mass noun: the tea, or tea
@@ -161,36 +163,23 @@ class PhraseGrammar:
         if tense in {"want", "wanted"}:
             source.append(("to", auxiliary))
         source.append((verb.participle if perfect else verb.base, act))
-        bracket: list[tuple[str, tuple[int, ...]]] = [(verb.german_participle if perfect else verb.infinitive, act)]
+        bracket: Words = [(verb.german_participle if perfect else verb.infinitive, act)]
         return VerbGroup(source, tail, (forms[2 + plural], auxiliary), bracket, "")
 
     def copula(
-        self, adjective: Adjective, tense: str, plural: bool, degrees: Sequence[tuple[str, str]]
+        self, adjective: Adjective, tense: str, plural: bool, degrees: Sequence[Pair]
     ) -> tuple[VerbGroup, BilingualPhrase]:
         """Return "to be" and its predicate: "is", "very old"."""
         forms = AUXILIARIES[f"be {tense}"]
-        be, quality = (self.new_concept(),), (self.new_concept(),)
-        phrase = BilingualPhrase([(part, quality) for part in adjective.english.split()], [(adjective.german, quality)])
-        if degrees and self.chance(0.4):
-            name, degree = self.choose(degrees)
-            key = (self.new_concept(),)
-            phrase = BilingualPhrase([(name, key), *phrase.english], [(degree, key), *phrase.german])
+        be = (self.new_concept(),)
+        degree = [self.choose(degrees)] if self.chance(0.4) else []
+        phrase = self.aligned(*degree, (adjective.english, adjective.german))
         return VerbGroup([(forms[plural], be)], [], (forms[2 + plural], be), [], ""), phrase
 
-    def time_phrase(self, time: TimeAdverbial) -> BilingualPhrase:
-        """Return a time adverbial, aligned segment by segment."""
-        source: Words = []
-        target: Words = []
-        for english, german in zip(time.english, time.german):
-            key = (self.new_concept(),)
-            source.extend((word, key) for word in english)
-            target.extend((word, key) for word in german)
-        return BilingualPhrase(source, target)
-
-    def prepositional(self, names: Sequence[str], preposition: str, phrase: BilingualPhrase) -> BilingualPhrase:
+    def prepositional(self, name: str, preposition: str, phrase: BilingualPhrase) -> BilingualPhrase:
         """Return a preposition before a phrase, contracted with its article where German does so (im, ins)."""
         key = self.new_concept()
-        source = [*((name, (key,)) for name in names), *phrase.english]
+        source = [*((word, (key,)) for word in name.split()), *phrase.english]
         first, concepts = phrase.german[0]
         contracted = CONTRACTIONS.get((preposition, first))
         if contracted:

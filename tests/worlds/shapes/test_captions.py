@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.worlds.shapes import KINDS, SPLITS, VOCABULARY, ShapesImage, false_captions, generate, is_true, parse_caption
-from regard.worlds.shapes.caption import realise
-from regard.worlds.shapes.false_captions import perturb
-from regard.worlds.shapes.observe import sample_statement
+from regard.worlds.shapes.caption import perturb, realise
 from regard.worlds.shapes.scene import OPPOSITE, sample_scene
+from regard.worlds.shapes.statement import sample_statement
 
 NOUNS = {*KINDS, "circles", "squares", "triangles", "crosses", "stars", "rings", "shape", "shapes"}
 NUMBERS = {"a": 1, "an": 1, "the": 1, "one": 1, "two": 2, "three": 3, "four": 4}

@@ -21,12 +21,13 @@ from regard.worlds.shapes import (
     SIZES,
     SPLITS,
     TEXTURES,
+    Scene,
+    Shape,
     ShapesImage,
     assign_split,
     generate,
     is_true,
     parse_caption,
-    scene_from_json,
     world,
     write,
 )
@@ -45,6 +46,12 @@ seeds, splits, widths = st.integers(0, 10**6), st.sampled_from(SPLITS), st.sampl
 @pytest.fixture(scope="module")
 def images() -> dict[str, list[ShapesImage]]:
     return {split: generate(1500 if split == "train" else 300, 1, split=split) for split in SPLITS}
+
+
+def scene_from_json(line):
+    scene = line["scene"]
+    shapes = tuple(Shape(**{**shape, "box": tuple(shape["box"])}) for shape in scene["shapes"])
+    return Scene(scene["size"], shapes, scene["shade"], scene["noise"])
 
 
 def pixel_bytes(images):

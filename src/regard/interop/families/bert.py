@@ -4,8 +4,10 @@ RoBERTa's classification head is BERT's pooler and linear layer under other name
 Not supported: a masked-word head with another activation than GELU, relative positions, decoders.
 """
 
+from dataclasses import replace
+
 from regard.interop.config import choice, integer
-from regard.interop.families.common import ACTIVATIONS, EPSILON, EQUAL_HEADS, LAYERS, LENGTH, check_heads_divide_width
+from regard.interop.families.common import ACTIVATIONS, ENCODER_FIELDS, EQUAL_HEADS, LAYERS, LENGTH, check_heads_divide_width
 from regard.interop.family_rules import (
     Architecture,
     ConfigField,
@@ -37,15 +39,7 @@ POST_NORM = {
     "embedding_norm": True,
     "positions.kind": "learned",
 }
-FIELDS = (
-    ConfigField("width", "hidden_size", default=768),
-    ConfigField("layers", "num_hidden_layers", LAYERS, 12),
-    ConfigField("heads", "num_attention_heads", default=12),
-    ConfigField("feed_forward", "intermediate_size", default=3072),
-    ConfigField("activation", "hidden_act", choice(ACTIVATIONS), "gelu"),
-    ConfigField("norm_epsilon", "layer_norm_eps", EPSILON, 1e-12),
-    ConfigField("segments", "type_vocab_size", default=2),
-)
+FIELDS = (*ENCODER_FIELDS, ConfigField("segments", "type_vocab_size", default=2))
 ENCODER_ONLY = {"is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": ("absolute",)}
 POOLER = tuple(linear_rules("pool.dense", "pooler.dense"))
 POOLED = {"pool": ("pooler.dense.weight", "first", "mean")}
@@ -102,13 +96,11 @@ ROBERTA_MASKED = (
     TensorRule("output.bias", "lm_head.bias", head=True),
 )
 
-ROBERTA = ModelFamily(
+ROBERTA = replace(
+    BERT,
     model_type="roberta",
     prefix="roberta.",
     fields=(*FIELDS, ConfigField("max_length", "max_position_embeddings", integer(maximum=2**20, minimum=2, offset=2), 512)),
-    constant=POST_NORM,
-    derived=EQUAL_HEADS,
-    problem=check_heads_divide_width,
     required={**ENCODER_ONLY, "pad_token_id": (1,)},
     rules=(
         *embedding_rules(skip_rows=2),
@@ -125,11 +117,7 @@ ROBERTA = ModelFamily(
         "RobertaModel": Architecture("encode", inferred=POOLED, bare=True),
     },
     bare="RobertaModel",
-    embedding="embeddings.word_embeddings.weight",
     output="lm_head.decoder.weight",
-    tie_default=True,
-    ignored_tensors=(r"embeddings\.position_ids",),
-    kept_tensors=(r"pooler\..*",),
     head_tensors=(r"lm_head\..*",),
 )
 

@@ -4,11 +4,10 @@ Not supported: images and patches that are not square. A text's vector is taken 
 highest token id and today's by eos_token_id; the two must agree.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from regard.interop.config import ConfigFile, ValueType, choice, int_or_pair
-from regard.interop.families.common import ACTIVATIONS, EPSILON, LAYERS
+from regard.interop.config import ConfigFile, ValueType, choice, int_or_pair, integer
+from regard.interop.families.common import ACTIVATIONS, EPSILON, LAYERS, check_heads_divide_width, equal_heads
 from regard.interop.family_rules import (
     INTEGER,
     Architecture,
@@ -47,15 +46,12 @@ TOWER = {
 
 def square() -> ValueType:
     """One integer; ours may be a pair of equal ones."""
-    sides = int_or_pair()
+    side, sides = integer(8192), int_or_pair(8192)
 
-    def write(value: Any) -> int:
-        height, width = value if isinstance(value, list | tuple) else (value, value)
-        if height != width:
-            raise ValueError
-        return height
+    def one_side(value: object) -> object:
+        return side.read(sides.read(value))
 
-    return ValueType(lambda value: sides.read(write(value)), write)
+    return ValueType(one_side, one_side)
 
 
 def tower_fields(ours: str, theirs: str, width: int, heads: int) -> tuple[ConfigField, ...]:
@@ -74,26 +70,10 @@ def tower_fields(ours: str, theirs: str, width: int, heads: int) -> tuple[Config
     )
 
 
-def equal_heads(ours: str) -> dict[str, Callable[[FlatSettings], Any]]:
-    """Return EQUAL_HEADS (common.py) for one tower."""
-
-    def width(settings: FlatSettings) -> int:
-        return settings[f"{ours}.width"] // settings[f"{ours}.heads"]
-
-    return {
-        f"{ours}.key_width": width,
-        f"{ours}.value_width": width,
-        f"{ours}.key_value_heads": lambda settings: settings[f"{ours}.heads"],
-    }
-
-
 def check_towers(settings: FlatSettings) -> str | None:
-    for ours in ("image", "text"):
-        width, heads = settings[f"{ours}.width"], settings[f"{ours}.heads"]
-        if width % heads:
-            return f"a width of {width} is not divisible by {heads} heads"
     side, patch = settings["data.size"], settings["image.patch_size"]
-    return f"a patch of {patch} pixels is larger than the image, {side}" if patch > side else None
+    problem = f"a patch of {patch} pixels is larger than the image, {side}" if patch > side else None
+    return check_heads_divide_width(settings, "image.") or check_heads_divide_width(settings, "text.") or problem
 
 
 def check_end_token(config: ConfigFile, special_tokens: SpecialTokens, highest: int) -> str | None:
@@ -130,7 +110,7 @@ CLIP = ModelFamily(
         "text.pool": "end",
         "text.positions.random_offset": 0,
     },
-    derived={**equal_heads("image"), **equal_heads("text")},
+    derived={**equal_heads("image."), **equal_heads("text.")},
     problem=check_towers,
     end_problem=check_end_token,
     required={"vision_config.num_channels": (3,)},

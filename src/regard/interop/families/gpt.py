@@ -20,7 +20,7 @@ from regard.interop.family_rules import (
 
 
 def four_times_width(settings: FlatSettings) -> int:
-    return 4 * settings["width"]
+    return 4 * int(settings["width"])
 
 
 def block_rules() -> list[TensorRule]:

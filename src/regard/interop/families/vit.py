@@ -6,8 +6,8 @@ written again.
 
 from dataclasses import replace
 
-from regard.interop.config import choice, int_or_pair
-from regard.interop.families.common import ACTIVATIONS, EPSILON, EQUAL_HEADS, LAYERS, check_heads_divide_width
+from regard.interop.config import int_or_pair
+from regard.interop.families.common import ENCODER_FIELDS, EQUAL_HEADS, check_heads_divide_width
 from regard.interop.family_rules import (
     Architecture,
     ConfigField,
@@ -45,12 +45,7 @@ VIT = ModelFamily(
     model_type="vit",
     prefix="vit.",
     fields=(
-        ConfigField("width", "hidden_size", default=768),
-        ConfigField("layers", "num_hidden_layers", LAYERS, 12),
-        ConfigField("heads", "num_attention_heads", default=12),
-        ConfigField("feed_forward", "intermediate_size", default=3072),
-        ConfigField("activation", "hidden_act", choice(ACTIVATIONS), "gelu"),
-        ConfigField("norm_epsilon", "layer_norm_eps", EPSILON, 1e-12),
+        *ENCODER_FIELDS,
         ConfigField("data.size", "image_size", int_or_pair(), 224),
         ConfigField("patch_size", "patch_size", int_or_pair(), 16),
     ),

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 KEPT, ENDED, PRUNED = "kept", "ended", "pruned"
 ROW = 0.2  # inches
@@ -31,56 +30,54 @@ class BeamNode:
     """Whether it is a prefix of the output."""
 
 
+@style.house_style()
 def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, note: str = "") -> Figure:
     """Draw steps across and hypotheses down, each beside or below the one that it extends; the output in bold."""
     steps = max(node.step for node in nodes)
     rows = tree_rows(nodes)
     labels = [node_label(node) for node in nodes]
-    with style.house_style():
-        column_widths = [0.35] + [0.0] * steps
-        lengths = style.text_widths(labels, style.SMALL)
-        for node, length in zip(nodes, lengths):
-            wide = float(length) * (1.1 if node.best else 1.0) + 0.42
-            column_widths[node.step] = max(column_widths[node.step], wide)
-        left = [sum(column_widths[:step]) for step in range(steps + 1)]
-        width = max(2 * MARGIN + sum(column_widths), 4.0)
-        lines, title_height = style.wrap_title(title, width)
-        below = style.wrap_text(note, style.SMALL, width - 2 * MARGIN) if note else ""
-        top = MARGIN + (title_height + 0.06 if lines else 0)
-        height = top + (max(rows) + 1) * ROW + MARGIN + (0.16 * (below.count("\n") + 1) + 0.06 if below else 0)
-        figure = Figure(figsize=(width, height))
-        axes = axes_at(figure, MARGIN, top, width - 2 * MARGIN, (max(rows) + 1) * ROW)
-        axes.set(xlim=(0, width - 2 * MARGIN), ylim=(max(rows) + 0.5, -0.5))
-        axes.set_axis_off()
-        root = min(rows)
-        axes.plot(0.12, root, marker="o", markersize=4, color=style.TEXT)
-        for node, row, text in zip(nodes, rows, labels):
-            start = left[node.step - 1] + float(lengths[node.parent]) + 0.32 if node.parent >= 0 else 0.12
-            before = root if node.parent < 0 else rows[node.parent]
-            x, pruned = left[node.step] + 0.1, node.fate == PRUNED
-            axes.add_collection(
-                LineCollection(
-                    [[(start, before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
-                    colors=[style.SERIES[0] if node.best else style.FAINT],
-                    linewidths=1.8 if node.best else 0.9,
-                    linestyles=(0, (2, 2)) if pruned else "-",
-                    zorder=2 if node.best else 1,
-                )
+    column_widths = [0.35] + [0.0] * steps
+    lengths = style.text_widths(labels, style.SMALL)
+    for node, length in zip(nodes, lengths):
+        wide = float(length) * (1.1 if node.best else 1.0) + 0.42
+        column_widths[node.step] = max(column_widths[node.step], wide)
+    left = [sum(column_widths[:step]) for step in range(steps + 1)]
+    width = max(2 * style.MARGIN + sum(column_widths), 4.0)
+    below = style.wrap_text(note, style.SMALL, width - 2 * style.MARGIN) if note else ""
+    body = (max(rows) + 1) * ROW
+    figure, top = style.titled_figure(title, width, body + (0.16 * (below.count("\n") + 1) + 0.06 if below else 0), gap=0.14)
+    axes = style.axes_at(figure, style.MARGIN, top, width - 2 * style.MARGIN, body)
+    axes.set(xlim=(0, width - 2 * style.MARGIN), ylim=(max(rows) + 0.5, -0.5))
+    axes.set_axis_off()
+    root = min(rows)
+    axes.plot(0.12, root, marker="o", markersize=4, color=style.TEXT)
+    for node, row, text in zip(nodes, rows, labels):
+        start = left[node.step - 1] + float(lengths[node.parent]) + 0.32 if node.parent >= 0 else 0.12
+        before = root if node.parent < 0 else rows[node.parent]
+        x, pruned = left[node.step] + 0.1, node.fate == PRUNED
+        axes.add_collection(
+            LineCollection(
+                [[(start, before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
+                colors=[style.SERIES[0] if node.best else style.FAINT],
+                linewidths=1.8 if node.best else 0.9,
+                linestyles=(0, (2, 2)) if pruned else "-",
+                zorder=2 if node.best else 1,
             )
-            axes.text(
-                x,
-                row,
-                text,
-                fontsize=style.SMALL,
-                va="center_baseline",
-                parse_math=False,
-                color=style.SERIES[0] if node.best else style.MUTED if pruned else style.TEXT,
-                fontweight="bold" if node.best else "normal",
-                alpha=0.75 if pruned else 1.0,
-            )
-        style.draw_title(figure, lines)
-        if below:
-            draw_text(figure, MARGIN, height - MARGIN, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
+        )
+        axes.text(
+            x,
+            row,
+            text,
+            fontsize=style.SMALL,
+            va="center_baseline",
+            parse_math=False,
+            color=style.SERIES[0] if node.best else style.MUTED if pruned else style.TEXT,
+            fontweight="bold" if node.best else "normal",
+            alpha=0.75 if pruned else 1.0,
+        )
+    if below:
+        bottom = figure.get_size_inches()[1] - style.MARGIN
+        style.draw_text(figure, style.MARGIN, bottom, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
     return figure
 
 

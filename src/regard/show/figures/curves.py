@@ -15,17 +15,24 @@ from regard.show.figures.style import (
     MUTED,
     SERIES,
     SMALL,
-    TITLE,
     axes_at,
-    draw_title,
     house_style,
     panel_title,
-    wrap_text,
+    titled_figure,
 )
 
 GRID: dict[str, Any] = dict(axis="y", color=FAINT, linewidth=0.5)
 
 
+def plot_axes(xlabel: str, ylabel: str, width: float = 5.6) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes, and a grid of horizontal lines."""
+    figure = Figure(figsize=(width, 2.8), layout="constrained")
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(**GRID)
+    return figure, axes
+
+
+@house_style()
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw loss and validation score over the steps, from the records of log.jsonl."""
 
@@ -33,90 +40,79 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         return [(record["step"], record[key]) for record in records if key in record]
 
     losses, valid_losses, scores = points("loss"), points("valid_loss"), points("valid_bleu")
-    with house_style():
-        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
-        axes = figure.add_subplot()
-        if losses:
-            axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)")
-        if valid_losses:
-            axes.plot(*zip(*valid_losses), marker="o", markersize=3, linewidth=1.2, label="validation loss")
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss per token")
-        axes.grid(**GRID)
-        axes.set_ylim(bottom=0)
-        handles, labels = axes.get_legend_handles_labels()
-        if scores:
-            right = axes.twinx()
-            right.plot(*zip(*scores), marker="s", markersize=3, linewidth=1.2, color=SERIES[2], label="validation BLEU (greedy)")
-            right.set_ylabel("BLEU")
-            right.set_ylim(0, 100)
-            handles, labels = handles + right.get_legend_handles_labels()[0], labels + right.get_legend_handles_labels()[1]
-        axes.legend(handles, labels, loc="center right")
+    figure, axes = plot_axes("step", "loss per token")
+    if losses:
+        axes.plot(*zip(*losses), linewidth=1.2, label="training loss (smoothed labels)")
+    if valid_losses:
+        axes.plot(*zip(*valid_losses), marker="o", markersize=3, linewidth=1.2, label="validation loss")
+    axes.set_ylim(bottom=0)
+    lines = axes.get_lines()
+    if scores:
+        right = axes.twinx()
+        right.set(ylabel="BLEU", ylim=(0, 100))
+        lines += right.plot(
+            *zip(*scores), marker="s", markersize=3, linewidth=1.2, color=SERIES[2], label="validation BLEU (greedy)"
+        )
+    axes.legend(handles=lines, loc="center right")
     return figure
 
 
+@house_style()
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
     """Draw the score in bins of source length with intervals, one line per system; bins show their number of sentences."""
-    with house_style():
-        figure = Figure(figsize=(7.4 if len(series) > 1 else 5.6, 2.8), layout="constrained")
-        axes = figure.add_subplot()
-        for number, (name, bins) in enumerate(series.items()):
-            axes.errorbar(
-                [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
-                [one["score"] for one in bins],
-                yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
-                color=SERIES[number % len(SERIES)],
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=4,
-                linewidth=1.2,
-                elinewidth=0.8,
-                capsize=2,
-                label=name,
-            )
-        bins = next(iter(series.values()))
-        axes.set_xticks(range(len(bins)), [f"{one['low']}–{one['high']}\n({one['count']:,})" for one in bins])
-        axes.set_xlabel("words of the source (sentences)")
-        axes.set_ylabel(metric)
-        axes.set_ylim(bottom=0)
-        axes.grid(**GRID)
-        if len(series) > 1:
-            figure.legend(loc="outside right upper")
+    figure, axes = plot_axes("words of the source (sentences)", metric, width=7.4 if len(series) > 1 else 5.6)
+    for number, (name, bins) in enumerate(series.items()):
+        axes.errorbar(
+            [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
+            [one["score"] for one in bins],
+            yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
+            color=SERIES[number % len(SERIES)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4,
+            linewidth=1.2,
+            elinewidth=0.8,
+            capsize=2,
+            label=name,
+        )
+    bins = next(iter(series.values()))
+    axes.set_xticks(range(len(bins)), [f"{one['low']}–{one['high']}\n({one['count']:,})" for one in bins])
+    axes.set_ylim(bottom=0)
+    if len(series) > 1:
+        figure.legend(loc="outside right upper")
     return figure
 
 
+@house_style()
 def score_over_length(
     series: Mapping[str, Sequence[Mapping[str, float]]], trained: int, metric: str = "right answers, percent"
 ) -> Figure:
     """Draw the score at each tested length with intervals; the dashed line is the longest length in training."""
-    with house_style():
-        figure = Figure(figsize=(5.6, 2.8), layout="constrained")
-        axes = figure.add_subplot()
-        for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
-            lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
-            errors = [
-                [max(0.0, point["score"] - point["low"]) for point in points],
-                [max(0.0, point["high"] - point["score"]) for point in points],
-            ]
-            line: dict[str, Any] = dict(color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name)
-            axes.errorbar(lengths, scores, yerr=errors, **line)
-        axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
-        axes.annotate(
-            "longest trained",
-            (trained, 1.02),
-            xycoords=("data", "axes fraction"),
-            ha="center",
-            va="bottom",
-            fontsize=SMALL,
-            color=MUTED,
+    figure, axes = plot_axes("length", metric)
+    for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
+        lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
+        errors = [
+            [max(0.0, point["score"] - point["low"]) for point in points],
+            [max(0.0, point["high"] - point["score"]) for point in points],
+        ]
+        axes.errorbar(
+            lengths, scores, yerr=errors, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
         )
-        axes.set_xlabel("length")
-        axes.set_ylabel(metric)
-        axes.set_ylim(-3, 103)
-        axes.grid(**GRID)
-        axes.legend()
+    axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
+    axes.annotate(
+        "longest trained",
+        (trained, 1.02),
+        xycoords=("data", "axes fraction"),
+        ha="center",
+        va="bottom",
+        fontsize=SMALL,
+        color=MUTED,
+    )
+    axes.set_ylim(-3, 103)
+    axes.legend()
     return figure
 
 
+@house_style()
 def erasure_curves(
     panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, baseline: str = "", title: str | None = None
 ) -> Figure:
@@ -126,35 +122,35 @@ def erasure_curves(
     colours = dict(zip(names, head_colours(len(names)))) | {baseline: MUTED}
     markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)} | {baseline: ""}
     percents = sorted({point["percent"] for series in panels.values() for points in series.values() for point in points})
-    with house_style():
-        width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
-        lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
-        top = MARGIN + (0.2 * (lines.count("\n") + 1) + 0.12 if lines else 0) + 0.25
-        figure = Figure(figsize=(width, top + high + 0.5))
-        for number, (name, series) in enumerate(panels.items()):
-            axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
-            panel_title(axes, name)
-            for method, points in series.items():
-                style = dict(color=colours[method], marker=markers[method], linestyle=(0, (4, 3)) if method == baseline else "-")
-                draw_erasure_curve(axes, [percents.index(point["percent"]) for point in points], points, label(method), style)
-            axes.set_xticks(range(len(percents)), [f"{percent:g}%" for percent in percents])
-            axes.set_xlabel("fraction of the tokens")
-            axes.grid(**GRID)
-        limits = [axes.get_ylim() for axes in figure.axes]
-        for axes in figure.axes:
-            axes.set_ylim(min(0.0, *(low for low, _ in limits)), max(high for _, high in limits))
-        figure.axes[0].set_ylabel("probability lost")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
-        figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)
-        draw_title(figure, lines)
+    width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
+    figure, title_bottom = titled_figure(title, width, 0.25 + high + 0.5 - MARGIN, gap=0.12)
+    top = title_bottom + 0.25
+    for number, (name, series) in enumerate(panels.items()):
+        axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
+        panel_title(axes, name)
+        for method, points in series.items():
+            at = [percents.index(point["percent"]) for point in points]
+            score, lower, upper = ([point[key] for point in points] for key in ("score", "low", "high"))
+            if lower != upper:
+                axes.fill_between(at, lower, upper, color=colours[method], alpha=0.1, linewidth=0)
+            axes.plot(
+                at,
+                score,
+                color=colours[method],
+                marker=markers[method],
+                linestyle=(0, (4, 3)) if method == baseline else "-",
+                markersize=4,
+                linewidth=1.4,
+                label=label(method),
+            )
+        axes.set_xticks(range(len(percents)), [f"{percent:g}%" for percent in percents])
+        axes.set_xlabel("fraction of the tokens")
+        axes.grid(**GRID)
+    limits = [axes.get_ylim() for axes in figure.axes]
+    for axes in figure.axes:
+        axes.set_ylim(min(0.0, *(low for low, _ in limits)), max(high for _, high in limits))
+    figure.axes[0].set_ylabel("probability lost")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
+    figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)
     return figure
-
-
-def draw_erasure_curve(
-    axes: Axes, at: Sequence[int], points: Sequence[Mapping[str, float]], name: str, style: Mapping[str, Any]
-) -> None:
-    low, high = [point["low"] for point in points], [point["high"] for point in points]
-    if any(top > bottom for bottom, top in zip(low, high)):
-        axes.fill_between(at, low, high, color=style["color"], alpha=0.1, linewidth=0)
-    axes.plot(at, [point["score"] for point in points], markersize=4, linewidth=1.4, label=name, **style)

@@ -13,7 +13,6 @@ from regard.show.figures.attention_maps import tile_labels, tile_weights
 from regard.show.figures.html_pages import encode_bytes, script_page
 from regard.show.figures.labels import SHADES, label, terminal_width
 from regard.show.figures.matrix import BAR, GAP, CellSize, draw_cells, draw_colour_bar, draw_grid, label_axes, label_extent
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 MAX_STEPS, MAX_FIGURE_KEYS, MAX_PAGE_KEYS = 60, 72, 48
 """Steps and keys of a figure; keys of one step in a page, the heaviest."""
@@ -90,6 +89,7 @@ class GenerationTrace:
         return "spread over all keys" if self.weights[step].sum() > MIN_SHOWN else "no key"
 
 
+@style.house_style()
 def generation_figure(trace: GenerationTrace, *, title: str | None = None, first: int = 0) -> Figure:
     """Draw a row per step: the token, its probability as a bar, the alternatives, its attention weights."""
     shown, window_note = trace.window(first, MAX_STEPS)
@@ -104,39 +104,36 @@ def generation_figure(trace: GenerationTrace, *, title: str | None = None, first
     others = [[f"{label(word, 14)} {p:.2f}" for word, p in step.others if p >= MIN_SHOWN] for step in steps]
     cell = CellSize(ROW if len(keys) <= 40 else 0.17, 9 if len(keys) <= 40 else 7.5, 55)
     small = dict(fontsize=style.SMALL, color=style.MUTED)
-    with style.house_style():
-        at_words = MARGIN + float(style.text_widths(numbers, style.SMALL).max()) + 0.12
-        at_bars = at_words + float(style.text_widths(words, style.BODY, "bold").max()) + 0.14
-        at_others = [at_bars + BARS + 0.42]
-        for column in range(max(map(len, others), default=0)):
-            texts = [row[column] for row in others if column < len(row)]
-            at_others.append(at_others[-1] + float(style.text_widths(texts, style.SMALL).max()) + 0.16)
-        left = max(at_others[-1] + 0.1, at_others[0] + 1.1)
-        over, beyond = label_extent(keys, cell)
-        width = left + len(keys) * cell.cell + max(2 * GAP + BAR + 0.62, beyond) + MARGIN
-        lines = style.wrap_text(title, style.TITLE, width - 2 * MARGIN) if title else ""
-        about = style.wrap_text("; ".join(notes), style.SMALL, width - 2 * MARGIN)
-        title_height = 0.2 * (lines.count("\n") + 1) * bool(lines)
-        top = MARGIN + title_height + 0.15 * (about.count("\n") + 1) + 0.1 + max(over, 0.2)
-        figure = Figure(figsize=(width, top + max(len(steps) * ROW, 1.15) + MARGIN))
-        style.draw_title(figure, lines)
-        draw_text(figure, MARGIN, MARGIN + title_height + 0.03, about, va="top", linespacing=1.25, **small)
-        for x, text in ((at_words, "token"), (at_bars, "probability"), (at_others[0], "alternatives")):
-            draw_text(figure, x, top - 0.1, text, **small)
-        style.draw_bars(axes_at(figure, at_bars, top, BARS, len(steps) * ROW), [step.probability for step in steps], 0.6)
-        for row, step in enumerate(steps):
-            y = top + (row + 0.5) * ROW
-            draw_text(figure, at_words - 0.12, y, numbers[row], ha="right", **small)
-            draw_text(figure, at_words, y, words[row], fontsize=style.BODY, fontweight="bold")
-            draw_text(figure, at_bars + BARS * step.probability + 0.06, y, f"{step.probability:.2f}", **small)
-            for x, text in zip(at_others, others[row]):
-                draw_text(figure, x, y, text, **small)
-        axes = axes_at(figure, left, top, len(keys) * cell.cell, len(steps) * ROW)
-        draw_cells(axes, weights, darkest)
-        draw_grid(axes, weights.shape, (cell.cell, ROW))
-        label_axes(axes, keys, [""] * len(steps), cell)
-        high = float(np.clip(len(steps) * ROW, 1.15, 2.4))
-        draw_colour_bar(figure, axes_at(figure, left + len(keys) * cell.cell + 2 * GAP, top, BAR, high), darkest)
+    at_words = style.MARGIN + float(style.text_widths(numbers, style.SMALL).max()) + 0.12
+    at_bars = at_words + float(style.text_widths(words, style.BODY, "bold").max()) + 0.14
+    at_others = [at_bars + BARS + 0.42]
+    for column in range(max(map(len, others), default=0)):
+        texts = [row[column] for row in others if column < len(row)]
+        at_others.append(at_others[-1] + float(style.text_widths(texts, style.SMALL).max()) + 0.16)
+    left = max(at_others[-1] + 0.1, at_others[0] + 1.1)
+    over, beyond = label_extent(keys, cell)
+    width = left + len(keys) * cell.cell + max(2 * GAP + BAR + 0.62, beyond) + style.MARGIN
+    about = style.wrap_text("; ".join(notes), style.SMALL, width - 2 * style.MARGIN)
+    above = 0.15 * (about.count("\n") + 1) + 0.1 + max(over, 0.2)
+    figure, title_bottom = style.titled_figure(title, width, above + max(len(steps) * ROW, 1.15), gap=0)
+    top = title_bottom + above
+    style.draw_text(figure, style.MARGIN, title_bottom + 0.03, about, va="top", linespacing=1.25, **small)
+    for x, text in ((at_words, "token"), (at_bars, "probability"), (at_others[0], "alternatives")):
+        style.draw_text(figure, x, top - 0.1, text, **small)
+    style.draw_bars(style.axes_at(figure, at_bars, top, BARS, len(steps) * ROW), [step.probability for step in steps], 0.6)
+    for row, step in enumerate(steps):
+        y = top + (row + 0.5) * ROW
+        style.draw_text(figure, at_words - 0.12, y, numbers[row], ha="right", **small)
+        style.draw_text(figure, at_words, y, words[row], fontsize=style.BODY, fontweight="bold")
+        style.draw_text(figure, at_bars + BARS * step.probability + 0.06, y, f"{step.probability:.2f}", **small)
+        for x, text in zip(at_others, others[row]):
+            style.draw_text(figure, x, y, text, **small)
+    axes = style.axes_at(figure, left, top, len(keys) * cell.cell, len(steps) * ROW)
+    draw_cells(axes, weights, darkest)
+    draw_grid(axes, weights.shape, (cell.cell, ROW))
+    label_axes(axes, keys, [""] * len(steps), cell)
+    high = float(np.clip(len(steps) * ROW, 1.15, 2.4))
+    draw_colour_bar(style.axes_at(figure, left + len(keys) * cell.cell + 2 * GAP, top, BAR, high), darkest)
     return figure
 
 

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from regard.show.figures import style
 from regard.show.figures.labels import label, terminal_width
 from regard.show.figures.matrix import GAP
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 STEP = 0.2  # inches from dot to dot
 TAKEN, SKIPPED = "●", "·"
@@ -28,24 +27,21 @@ class HaltingColumn(NamedTuple):
     most: int
 
 
+@style.house_style()
 def halting_figure(columns: Sequence[HaltingColumn], *, title: str | None = None) -> Figure:
     """Draw each sentence as a column, a token per row, its number of steps after the dots."""
     rows = max(len(column.tokens) for column in columns)
     row, font = next(size for most, size in ((24, (0.24, 9.5)), (48, (0.2, 8.5)), (10**9, (0.16, 7.5))) if rows <= most)
     labels = [[label(token, 24) for token in column.tokens] for column in columns]
-    with style.house_style():
-        margins = [style.text_widths(words, font).max() + GAP for words in labels]
-        widths = [margin + (column.most + 1.6) * STEP for margin, column in zip(margins, columns)]
-        width = max(2 * MARGIN + sum(widths) + 0.3 * (len(columns) - 1), 3.4)
-        lines, title_height = style.wrap_title(title, width)
-        top = MARGIN + title_height + 0.45
-        figure = Figure(figsize=(width, top + rows * row + MARGIN))
-        left = MARGIN
-        for column, words, margin, across in zip(columns, labels, margins, widths):
-            draw_halting_column(axes_at(figure, left + margin, top, across - margin, len(words) * row), column, words, font)
-            draw_text(figure, left, top - 0.33, column.name, fontsize=style.BODY, fontweight="bold", va="center")
-            left += across + 0.3
-        style.draw_title(figure, lines)
+    margins = [style.text_widths(words, font).max() + GAP for words in labels]
+    widths = [margin + (column.most + 1.6) * STEP for margin, column in zip(margins, columns)]
+    width = max(2 * style.MARGIN + sum(widths) + 0.3 * (len(columns) - 1), 3.4)
+    figure, title_bottom = style.titled_figure(title, width, 0.45 + rows * row)
+    left, top = style.MARGIN, title_bottom + 0.45
+    for column, words, margin, across in zip(columns, labels, margins, widths):
+        draw_halting_column(style.axes_at(figure, left + margin, top, across - margin, len(words) * row), column, words, font)
+        style.draw_text(figure, left, top - 0.33, column.name, fontsize=style.BODY, fontweight="bold", va="center")
+        left += across + 0.3
     return figure
 
 

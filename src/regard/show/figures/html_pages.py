@@ -86,8 +86,6 @@ class HtmlReport:
     title: str
     summary: str
     facts: Sequence[tuple[str, str]] = ()
-    scores: Sequence[tuple[str, str, str, str, str]] = ()
-    """(set, metric, score, interval, signature)"""
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
     """(title, header, rows)"""
     notes: Sequence[str] = ()
@@ -103,8 +101,7 @@ def html_report(report: HtmlReport) -> str:
     parts = [f"<h1>{escape(report.title)}</h1>", f'<p class="lead">{escape(report.summary)}</p>']
     if report.facts:
         parts.append(html_table((), report.facts))
-    if report.scores:
-        parts += ["<h2>Scores</h2>", html_table(("set", "metric", "score", "95% interval", "signature"), report.scores, small=4)]
+
     for title, header, rows in report.tables:
         parts += [f"<h2>{escape(title)}</h2>", html_table(header, rows)]
     parts += [f"<p>{escape(note)}</p>" for note in report.notes]
@@ -130,9 +127,10 @@ def html_page(title: str, css: str, body: str) -> str:
     )
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], small: int | None = None) -> str:
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; its first column is plain, a signature is small, and others are numbers where there is a header."""
     head = f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>" if header else ""
-    kinds = ["small" if i == small else "number" if header and i else "" for i in range(len(rows[0]))]
+    kinds = ["", *("small" if name == "signature" else "number" for name in header[1:])] if header else [""] * len(rows[0])
     lines = ["".join(f"<td class={kind!r}>{escape(cell)}</td>" for kind, cell in zip(kinds, row)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="scroll"><table>{head}{body}</table></div>'

@@ -14,7 +14,6 @@ from PIL import Image
 
 from regard.show.figures import style
 from regard.show.figures.labels import clean, label
-from regard.show.figures.style import axes_at, draw_text
 
 DIM = 0.22
 """The brightness of what gets no weight."""
@@ -36,7 +35,7 @@ def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = T
 
 def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Axes:
     """Draw an image at inches from the left and top edges; return its axes."""
-    axes = axes_at(figure, left, top, width, height)
+    axes = style.axes_at(figure, left, top, width, height)
     axes.imshow(pixels, interpolation="none", aspect="auto")
     axes.set_axis_off()
     return axes
@@ -52,22 +51,22 @@ class ImageAttention:
     title: str = ""
 
 
+@style.house_style()
 def image_attention_figure(images: Sequence[ImageAttention]) -> Figure:
     """Draw each image plain, then once per word with its weights."""
-    with style.house_style():
-        across = min(ACROSS, 1 + max(len(image.words) for image in images))
-        width = 2 * MARGIN + across * (TILE + GAP) - GAP
-        titles = [style.wrap_text(image.title, style.BODY, width - 2 * MARGIN) for image in images]
-        title_heights = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
-        rows = [-(-(1 + len(image.words)) // across) for image in images]
-        row_heights = [tile_height(image.pixels) + WORD + GAP for image in images]
-        height = 2 * MARGIN + sum(head + number * high for head, number, high in zip(title_heights, rows, row_heights))
-        figure, top = Figure(figsize=(width, height)), MARGIN
-        for image, title, head, number, high in zip(images, titles, title_heights, rows, row_heights):
-            if title:
-                draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
-            draw_tiles(figure, image, top + head, high, across)
-            top += head + number * high
+    across = min(ACROSS, 1 + max(len(image.words) for image in images))
+    width = 2 * MARGIN + across * (TILE + GAP) - GAP
+    titles = [style.wrap_text(image.title, style.BODY, width - 2 * MARGIN) for image in images]
+    title_heights = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
+    rows = [-(-(1 + len(image.words)) // across) for image in images]
+    row_heights = [tile_height(image.pixels) + WORD + GAP for image in images]
+    height = 2 * MARGIN + sum(head + number * high for head, number, high in zip(title_heights, rows, row_heights))
+    figure, top = Figure(figsize=(width, height)), MARGIN
+    for image, title, head, number, high in zip(images, titles, title_heights, rows, row_heights):
+        if title:
+            style.draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
+        draw_tiles(figure, image, top + head, high, across)
+        top += head + number * high
     return figure
 
 
@@ -82,7 +81,7 @@ def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: fl
 
 
 def tile_height(pixels: np.ndarray) -> float:
-    return TILE * pixels.shape[0] / pixels.shape[1]
+    return float(TILE * pixels.shape[0] / pixels.shape[1])
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ class SaliencyRow:
     notes: Sequence[str]
 
 
+@style.house_style()
 def saliency_figure(
     pixels: np.ndarray, methods: Sequence[str], outputs: Sequence[SaliencyRow], *, below: Sequence[str] = (), legend: str = ""
 ) -> Figure:
@@ -101,35 +101,33 @@ def saliency_figure(
     margin = style.MARGIN
 
     def write(left: float, top: float, text: str, **settings: Any) -> None:
-        draw_text(figure, left, top, clean(text, keep="\n"), **settings)
+        style.draw_text(figure, left, top, clean(text, keep="\n"), **settings)
 
-    with style.house_style():
-        high = MAP_TILE * pixels.shape[0] / pixels.shape[1]
-        width = 2 * margin + (1 + len(methods)) * (MAP_TILE + MAP_GAP) - MAP_GAP
-        titles = [style.wrap_text(output.title, style.BODY, width - 2 * margin) for output in outputs]
-        words = style.wrap_text(legend, style.SMALL, width - 2 * margin)
-        heads = [LINE * (title.count("\n") + 1) + LINE * (number == 0) + 0.06 for number, title in enumerate(titles)]
-        row_heights = [high + NOTE * any(output.notes) + MAP_GAP for output in outputs]
-        foot = NOTE * (1 + max((text.count("\n") for text in below), default=-1))
-        under = 0.14 * (words.count("\n") + 1) + MAP_GAP if legend else 0.0
-        height = 2 * margin + sum(heads) + sum(row_heights) + foot + under
-        figure, top = Figure(figsize=(width, height)), margin
-        centres = [margin + column * (MAP_TILE + MAP_GAP) + MAP_TILE / 2 for column in range(1, len(methods) + 1)]
-        for number, (output, title, head) in enumerate(zip(outputs, titles, heads)):
-            write(margin, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
-            top += head
-            draw_image(figure, pixels, margin, top, MAP_TILE, high)
-            for x, method, values, note in zip(centres, methods, output.maps, output.notes):
-                if values is not None:
-                    draw_image(figure, overlay_weights(pixels, values, smooth=False), x - MAP_TILE / 2, top, MAP_TILE, high)
-                if number == 0:
-                    write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
-                write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
-            top += row_heights[number]
-        bold = dict(ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
-        for x, text in zip(centres, below):
-            write(x, top - MAP_GAP / 2, text, **bold)
-        write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
+    high = MAP_TILE * pixels.shape[0] / pixels.shape[1]
+    width = 2 * margin + (1 + len(methods)) * (MAP_TILE + MAP_GAP) - MAP_GAP
+    titles = [style.wrap_text(output.title, style.BODY, width - 2 * margin) for output in outputs]
+    words = style.wrap_text(legend, style.SMALL, width - 2 * margin)
+    heads = [LINE * (title.count("\n") + 1) + LINE * (number == 0) + 0.06 for number, title in enumerate(titles)]
+    row_heights = [high + NOTE * any(output.notes) + MAP_GAP for output in outputs]
+    foot = NOTE * (1 + max((text.count("\n") for text in below), default=-1))
+    under = 0.14 * (words.count("\n") + 1) + MAP_GAP if legend else 0.0
+    height = 2 * margin + sum(heads) + sum(row_heights) + foot + under
+    figure, top = Figure(figsize=(width, height)), margin
+    centres = [margin + column * (MAP_TILE + MAP_GAP) + MAP_TILE / 2 for column in range(1, len(methods) + 1)]
+    for number, (output, title, head) in enumerate(zip(outputs, titles, heads)):
+        write(margin, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
+        top += head
+        draw_image(figure, pixels, margin, top, MAP_TILE, high)
+        for x, method, values, note in zip(centres, methods, output.maps, output.notes):
+            if values is not None:
+                draw_image(figure, overlay_weights(pixels, values, smooth=False), x - MAP_TILE / 2, top, MAP_TILE, high)
+            if number == 0:
+                write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
+            write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
+        top += row_heights[number]
+    for x, text in zip(centres, below):
+        write(x, top - MAP_GAP / 2, text, ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
+    write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
     return figure
 
 
@@ -147,27 +145,35 @@ class ContactRow:
     notes: Sequence[str] = ()
 
 
+@style.house_style()
 def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Figure:
     """Draw a contact sheet: a caption per row and its images beside it, under column titles."""
-    with style.house_style():
-        height, width = rows[0].images[0].shape[:2]
-        tile, note = SHEET_TILE * height / width, SHEET_NOTE * any(any(row.notes) for row in rows)
-        across = 2 * MARGIN + CAPTION + max(len(row.images) for row in rows) * (SHEET_TILE + SHEET_GAP)
-        down = 2 * MARGIN + HEAD + len(rows) * (tile + note + SHEET_GAP)
-        figure = Figure(figsize=(across, down))
+    height, width = rows[0].images[0].shape[:2]
+    tile, note = SHEET_TILE * height / width, SHEET_NOTE * any(any(row.notes) for row in rows)
+    across = 2 * MARGIN + CAPTION + max(len(row.images) for row in rows) * (SHEET_TILE + SHEET_GAP)
+    down = 2 * MARGIN + HEAD + len(rows) * (tile + note + SHEET_GAP)
+    figure = Figure(figsize=(across, down))
 
-        def left(column: int) -> float:
-            return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
+    def left(column: int) -> float:
+        return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
 
-        for column, head in enumerate(heads):
-            draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
-        for number, row in enumerate(rows):
-            top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
-            caption = style.wrap_text(row.caption, style.BODY, CAPTION)
-            draw_text(figure, MARGIN, top + tile / 2, caption, va="center", fontsize=style.BODY, linespacing=1.2)
-            for column, pixels in enumerate(row.images):
-                axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
-                if column < len(row.notes):
-                    text: dict[str, Any] = dict(fontsize=style.SMALL, ha="center", va="top", parse_math=False)
-                    axes.text(0.5, -0.03, row.notes[column], transform=axes.transAxes, **text)
+    for column, head in enumerate(heads):
+        style.draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
+    for number, row in enumerate(rows):
+        top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
+        caption = style.wrap_text(row.caption, style.BODY, CAPTION)
+        style.draw_text(figure, MARGIN, top + tile / 2, caption, va="center", fontsize=style.BODY, linespacing=1.2)
+        for column, pixels in enumerate(row.images):
+            axes = draw_image(figure, pixels, left(column), top, SHEET_TILE, tile)
+            if column < len(row.notes):
+                axes.text(
+                    0.5,
+                    -0.03,
+                    row.notes[column],
+                    transform=axes.transAxes,
+                    fontsize=style.SMALL,
+                    ha="center",
+                    va="top",
+                    parse_math=False,
+                )
     return figure

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -17,7 +16,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from regard.show.figures import style
 from regard.show.figures.labels import SHADES, label, terminal_width
-from regard.show.figures.style import MARGIN, axes_at
 
 GAP, BAR = 0.09, 0.085  # inches: beside labels, width of the colour bar
 
@@ -41,6 +39,7 @@ def cell_size(words: int) -> CellSize:
     return next((size for most, size in [*steps, (100, CellSize(0.16, 7, 65))] if words <= most), CellSize(0.075, 7, 65))
 
 
+@style.house_style()
 def attention_matrix(
     weights: np.ndarray,
     source: Sequence[str],
@@ -57,32 +56,25 @@ def attention_matrix(
     rows, cols = weights.shape
     size = cell_size(max(rows, cols))
     source, target = [label(word) for word in source], [label(word) for word in target]
-    with style.house_style():
-        over, beyond = label_extent(source, size)
-        left = MARGIN + style.text_widths(target, size.font).max() + GAP
-        bar_height = float(np.clip(rows * size.cell, 1.15, 2.4))
-        right = max(GAP * 2 + BAR + 0.62, beyond) + MARGIN
-        width = max(left + cols * size.cell + right, 3.4)
-        lines, title_height = style.wrap_title(title, width)
-        top = MARGIN + title_height + over
-        bottom = MARGIN + (0.34 if gold is not None else 0)
-        figure = Figure(figsize=(width, top + max(rows * size.cell, bar_height) + bottom))
-        axes = axes_at(figure, left, top, cols * size.cell, rows * size.cell)
-        draw_cells(axes, weights, darkest)
-        draw_grid(axes, weights.shape, (size.cell, size.cell))
-        label_axes(axes, source, target, size)
-        draw_colour_bar(figure, axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
-        if gold is not None:
-            outline_links(figure, axes, gold, truth, size)
-        style.draw_title(figure, lines)
+    over, beyond = label_extent(source, size)
+    left = style.MARGIN + style.text_widths(target, size.font).max() + GAP
+    bar_height = float(np.clip(rows * size.cell, 1.15, 2.4))
+    right = max(GAP * 2 + BAR + 0.62, beyond) + style.MARGIN
+    width = max(left + cols * size.cell + right, 3.4)
+    legend = 0.34 if gold is not None else 0
+    figure, title_bottom = style.titled_figure(title, width, over + max(rows * size.cell, bar_height) + legend)
+    top = title_bottom + over
+    axes = style.axes_at(figure, left, top, cols * size.cell, rows * size.cell)
+    draw_cells(axes, weights, darkest)
+    draw_grid(axes, weights.shape, (size.cell, size.cell))
+    label_axes(axes, source, target, size)
+    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
+    if gold is not None:
+        outline_links(figure, axes, gold, truth, size)
     return figure
 
 
-def head_matrices(weights: np.ndarray, source: Sequence[str], target: Sequence[str], *, title: str | None = None) -> Figure:
-    """Draw the heads of one layer (H, T, S) side by side, counted from 1."""
-    return matrix_grid(weights, source, target, [f"head {head + 1}" for head in range(len(weights))], title=title)
-
-
+@style.house_style()
 def matrix_grid(
     weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None
 ) -> Figure:
@@ -94,22 +86,19 @@ def matrix_grid(
     size = CellSize(0.17, 8, 90) if longest <= 16 else CellSize(0.135, 7, 90) if longest <= 32 else CellSize(0.112, 6.5, 90)
     across, down = panel_layout(number, cols * size.cell)
     wide, high, between, under = cols * size.cell, rows * size.cell, 0.2, 0.4
-    with style.house_style():
-        left = MARGIN + style.text_widths(target, size.font).max() + GAP
-        width = max(left + across * (wide + between) + 0.8 + MARGIN, 3.4)
-        lines, title_height = style.wrap_title(title, width)
-        top = MARGIN + title_height + label_extent(source, size)[0]
-        bar_height = float(np.clip(high, 1.15, 2.4))
-        figure = Figure(figsize=(width, top + max(down * (high + under), bar_height) + MARGIN))
-        for head, name in enumerate(names):
-            row, col = divmod(head, across)
-            axes = axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
-            draw_cells(axes, weights[head])
-            label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
-            axes.spines[:].set(visible=True, linewidth=0.6)
-            axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
-        draw_colour_bar(figure, axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
-        style.draw_title(figure, lines)
+    left = style.MARGIN + style.text_widths(target, size.font).max() + GAP
+    width = max(left + across * (wide + between) + 0.8 + style.MARGIN, 3.4)
+    over, bar_height = label_extent(source, size)[0], float(np.clip(high, 1.15, 2.4))
+    figure, title_bottom = style.titled_figure(title, width, over + max(down * (high + under), bar_height))
+    top = title_bottom + over
+    for head, name in enumerate(names):
+        row, col = divmod(head, across)
+        axes = style.axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
+        draw_cells(axes, weights[head])
+        label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
+        axes.spines[:].set(visible=True, linewidth=0.6)
+        axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
+    draw_colour_bar(style.axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
     return figure
 
 
@@ -161,12 +150,10 @@ def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: C
     axes.spines[:].set_visible(False)
 
 
-def draw_colour_bar(figure: Figure, axes: Axes, darkest: float = 1.0) -> None:
+def draw_colour_bar(axes: Axes, darkest: float = 1.0) -> None:
     ticks = [darkest * part for part in (0, 0.25, 0.5, 0.75, 1)]
-    bar = figure.colorbar(ScalarMappable(Normalize(0, darkest), style.sequential_colormap()), cax=axes, ticks=ticks)
+    bar = style.colour_bar(axes, Normalize(0, darkest), style.sequential_colormap(), ticks=ticks)
     bar.set_label("attention weight", fontsize=style.SMALL, color=style.MUTED, labelpad=5)
-    bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
-    axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=3)
     axes.set_yticks(ticks, ["0", "", f"{darkest / 2:.2g}", "", f"{darkest:.2g}"])
 
 
@@ -184,7 +171,7 @@ def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], t
         [Patch(facecolor="none", edgecolor=style.OUTLINE, linewidth=1.6)],
         [truth],
         loc="lower left",
-        bbox_to_anchor=(MARGIN / width, MARGIN / height),
+        bbox_to_anchor=(style.MARGIN / width, style.MARGIN / height),
         borderpad=0,
         borderaxespad=0,
         handlelength=0.9,

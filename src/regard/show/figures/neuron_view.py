@@ -9,14 +9,12 @@ from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.html_pages import encode_bytes, script_page
 from regard.show.figures.labels import SHADES, label, terminal_width
-from regard.show.figures.style import MARGIN, axes_at, draw_text
 
 MAX_KEYS, MAX_QUERIES = 40, 160
 """Keys drawn for one query, and queries of a page."""
@@ -62,7 +60,7 @@ class NeuronQuery:
 
     @property
     def sums(self) -> np.ndarray:
-        return self.terms.sum(-1)
+        return np.asarray(self.terms.sum(-1))
 
     @property
     def bias(self) -> np.ndarray:
@@ -71,7 +69,7 @@ class NeuronQuery:
 
     @property
     def masked(self) -> np.ndarray:
-        return ~np.isfinite(self.scores)
+        return np.asarray(~np.isfinite(self.scores))
 
     @property
     def left_out(self) -> str:
@@ -132,47 +130,53 @@ def heaviest_keys(weights: np.ndarray, scores: np.ndarray, most: int = MAX_KEYS)
     return np.sort(heaviest[:most])
 
 
+@style.house_style()
 def neuron_figure(view: NeuronView, number: int = 0, *, title: str | None = None) -> Figure:
     """Draw one query: q above the keys, the products beside them, their sums, and the softmax as bars."""
     query = view.queries[number]
     names, numbers, rows = view.key_labels(query), view.numbers(query), len(query.keys)
     small = dict(fontsize=style.SMALL, color=style.MUTED)
-    with style.house_style():
-        left = MARGIN + float(style.text_widths([*names, label(query.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
-        at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
-        at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
-        width = at_bars + 1.5 + MARGIN
-        lines = style.wrap_text(title or view.name, style.TITLE, width - 2 * MARGIN)
-        notes = [style.wrap_text(note, style.SMALL, width - 2 * MARGIN) for note in (view.positions, query.left_out) if note]
-        top = MARGIN + 0.2 * (lines.count("\n") + 1) + sum(0.15 * (note.count("\n") + 1) for note in notes) + 0.34
-        body = top + 1.75 * ROW
-        figure = Figure(figsize=(width, body + rows * ROW + 0.5 + MARGIN))
-        style.draw_title(figure, lines)
-        down = MARGIN + 0.2 * (lines.count("\n") + 1) + 0.03
-        for note in notes:
-            draw_text(figure, MARGIN, down, note, va="top", linespacing=1.25, **small)
-            down += 0.15 * (note.count("\n") + 1)
-        ends = [at_numbers + (i + 1) * NUMBER - 0.06 for i in range(len(numbers[0]))]
-        draw_text(figure, left, top - 0.1, "q", **small)
-        bold = dict(fontsize=style.BODY + 0.5, fontweight="bold", ha="right")
-        draw_text(figure, left - 0.08, top + ROW / 2, label(query.word, 24), **bold)
-        for text, x in zip(view.titles, (left, at_terms, *ends, at_bars)):
-            draw_text(figure, x, body - 0.1, text, ha="right" if x in ends else "left", **small)
-        vectors = np.vstack([view.keys[query.keys], query.query])
-        reach, most = (max(float(np.abs(part).max()), 1e-9) for part in (vectors, query.terms))
-        draw_vectors(axes_at(figure, left, top, STRIP, ROW * 0.86), query.query[None], reach)
-        draw_vectors(axes_at(figure, left, body, STRIP, rows * ROW), view.keys[query.keys], reach, query.masked)
-        draw_vectors(axes_at(figure, at_terms, body, STRIP, rows * ROW), query.terms, most, query.masked)
-        style.draw_bars(axes_at(figure, at_bars, body, 1.05, rows * ROW), query.weights, 0.62)
-        for row, (name, cells) in enumerate(zip(names, numbers)):
-            y, colour = body + (row + 0.5) * ROW, style.MUTED if query.masked[row] else style.TEXT
-            draw_text(figure, left - 0.08, y, name, fontsize=style.BODY, ha="right", color=colour)
-            for x, cell in zip(ends, cells):
-                draw_text(figure, x, y, cell, fontsize=style.SMALL, ha="right", color=colour)
-            weight = float(query.weights[row])
-            draw_text(figure, at_bars + 1.05 * weight + 0.06, y, f"{weight:.2f}", **small)
-        for x, limit in ((left, reach), (at_terms, most)):
-            draw_signed_scale(figure, axes_at(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07), limit)
+    left = style.MARGIN + float(style.text_widths([*names, label(query.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
+    at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
+    at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
+    width = at_bars + 1.5 + style.MARGIN
+    notes = [style.wrap_text(note, style.SMALL, width - 2 * style.MARGIN) for note in (view.positions, query.left_out) if note]
+    above = sum(0.15 * (note.count("\n") + 1) for note in notes) + 0.34
+    figure, down = style.titled_figure(title or view.name, width, above + 1.75 * ROW + rows * ROW + 0.5, gap=0)
+    top, body = down + above, down + above + 1.75 * ROW
+    for note in notes:
+        style.draw_text(figure, style.MARGIN, down + 0.03, note, va="top", linespacing=1.25, **small)
+        down += 0.15 * (note.count("\n") + 1)
+    ends = [at_numbers + (i + 1) * NUMBER - 0.06 for i in range(len(numbers[0]))]
+    style.draw_text(figure, left, top - 0.1, "q", **small)
+    style.draw_text(
+        figure,
+        left - 0.08,
+        top + ROW / 2,
+        label(query.word, 24),
+        fontsize=style.BODY + 0.5,
+        fontweight="bold",
+        ha="right",
+    )
+    for text, x in zip(view.titles, (left, at_terms, *ends, at_bars)):
+        style.draw_text(figure, x, body - 0.1, text, ha="right" if x in ends else "left", **small)
+    vectors = np.vstack([view.keys[query.keys], query.query])
+    reach, most = (max(float(np.abs(part).max()), 1e-9) for part in (vectors, query.terms))
+    draw_vectors(style.axes_at(figure, left, top, STRIP, ROW * 0.86), query.query[None], reach)
+    draw_vectors(style.axes_at(figure, left, body, STRIP, rows * ROW), view.keys[query.keys], reach, query.masked)
+    draw_vectors(style.axes_at(figure, at_terms, body, STRIP, rows * ROW), query.terms, most, query.masked)
+    style.draw_bars(style.axes_at(figure, at_bars, body, 1.05, rows * ROW), query.weights, 0.62)
+    for row, (name, cells) in enumerate(zip(names, numbers)):
+        y, colour = body + (row + 0.5) * ROW, style.MUTED if query.masked[row] else style.TEXT
+        style.draw_text(figure, left - 0.08, y, name, fontsize=style.BODY, ha="right", color=colour)
+        for x, cell in zip(ends, cells):
+            style.draw_text(figure, x, y, cell, fontsize=style.SMALL, ha="right", color=colour)
+        weight = float(query.weights[row])
+        style.draw_text(figure, at_bars + 1.05 * weight + 0.06, y, f"{weight:.2f}", **small)
+    for x, limit in ((left, reach), (at_terms, most)):
+        axes = style.axes_at(figure, x, body + rows * ROW + 0.16, STRIP / 2, 0.07)
+        style.colour_bar(axes, Normalize(-limit, limit), style.diverging_colormap(), pad=2, orientation="horizontal")
+        axes.set_xticks([-limit, 0, limit], [f"−{limit:.2g}", "0", f"{limit:.2g}"])
     return figure
 
 
@@ -185,15 +189,6 @@ def draw_vectors(axes: Axes, vectors: np.ndarray, reach: float, masked: np.ndarr
         axes.axhspan(row, row + 1, color=style.PAPER, alpha=0.65, linewidth=0)
     axes.set(xticks=[], yticks=[], xlim=(0, across), ylim=(rows, 0))
     axes.spines[:].set_visible(False)
-
-
-def draw_signed_scale(figure: Figure, axes: Axes, reach: float) -> None:
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(-reach, reach), style.diverging_colormap()), cax=axes, orientation="horizontal"
-    )
-    bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
-    axes.set_xticks([-reach, 0, reach], [f"−{reach:.2g}", "0", f"{reach:.2g}"])
-    axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=2)
 
 
 def neuron_text(view: NeuronView, number: int = 0, width: int = 100) -> str:

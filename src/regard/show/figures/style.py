@@ -6,11 +6,11 @@ Figures use matplotlib's object API; settings that only rcParams offers hold ins
 import io
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import matplotlib
@@ -18,7 +18,9 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import Colormap, ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
 from regard.errors import UserError
@@ -143,12 +145,13 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
         ]
     )
     linear = linear.clip(0, 1)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
 
 
 def text_widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
     """Return the width of each word in inches at this font size (call inside `house_style`)."""
-    renderer, font = RendererAgg(1, 1, 200), font_manager.FontProperties(size=points, weight=weight)
+    renderer = cast(Any, RendererAgg)(1, 1, 200)  # matplotlib has no types for it
+    font = font_manager.FontProperties(size=points, weight=weight)
     return np.array([renderer.get_text_width_height_descent(word, font, False)[0] for word in words]) / 200
 
 
@@ -169,10 +172,21 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=TEXT, pad=7, parse_math=False)
 
 
-def wrap_title(title: str | None, width: float) -> tuple[str, float]:
-    """Break a figure's title for a figure of this width; return it and its height in inches, 0 without a title."""
+def titled_figure(title: str | None, width: float, body: float, *, gap: float = 0.08) -> tuple[Figure, float]:
+    """Return a figure with a title in its top left corner, and the inches from its top edge to the body below the title."""
     lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
-    return lines, 0.2 * (lines.count("\n") + 1) + 0.08 if lines else 0
+    top = MARGIN + (0.2 * (lines.count("\n") + 1) + gap if lines else 0)
+    figure = Figure(figsize=(width, top + body + MARGIN))
+    draw_title(figure, lines)
+    return figure, top
+
+
+def colour_bar(axes: Axes, scale: Normalize, colours: Colormap, pad: float = 3, **settings: Any) -> Colorbar:
+    """Fill the axes with the colour bar of a scale."""
+    bar = axes.figure.colorbar(ScalarMappable(scale, colours), cax=axes, **settings)
+    bar.outline.set(edgecolor=FAINT, linewidth=0.6)
+    axes.tick_params(labelsize=SMALL - 0.5, length=0, pad=pad)
+    return bar
 
 
 def draw_text(figure: Figure, left: float, top: float, text: str, **settings: Any) -> None:
@@ -236,9 +250,8 @@ def prefix_ids(key: str, value: str, name: str) -> str:
     return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
 
 
-def figure_format(path: str | Path, *, pages: bool = False) -> str:
+def figure_format(path: Path, *, pages: bool = False) -> str:
     """Return the format that the file name ends in, .html among them if `pages`; raise a UserError for any other."""
-    path = Path(path)
     kind = path.suffix.lower()[1:]
     if kind not in FORMATS and not (pages and kind == "html"):
         wrong = f"{path.suffix} is not a supported format" if kind else "the file name has no extension"
@@ -246,14 +259,20 @@ def figure_format(path: str | Path, *, pages: bool = False) -> str:
     return kind
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write the figure in the format that the file name ends in."""
     write_file(path, render(figure, figure_format(path)))
 
 
-def write_file(path: str | Path, content: bytes) -> None:
+def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[], str]) -> None:
+    """Write a figure, or where the file name ends in .html a page; nothing without a file."""
+    if out is not None:
+        kind = figure_format(out, pages=True)
+        write_file(out, page().encode() if kind == "html" else render(figure(), kind))
+
+
+def write_file(path: Path, content: bytes) -> None:
     """Write a figure or page; missing folders are made."""
-    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

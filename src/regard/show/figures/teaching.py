@@ -1,53 +1,47 @@
-"""Figures for teaching: softmax gradients, what norms average over, positional encodings, cosine similarities, layer timings."""
+"""Figures for teaching: softmax gradients, what norms average over, positional encodings, cosine similarities."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from regard.show.figures import style
 from regard.show.figures.labels import label
-from regard.show.figures.style import axes_at
 
 CELL, LEFT, TOP, GAP, BOTTOM, EDGE = 0.26, 0.15, 0.38, 0.32, 0.36, 0.15  # inches, of norms
 SIMILARITY_CELL = 0.52  # inches
-DASHED: dict[str, Any] = {"linewidth": 0.9, "dashes": (4, 3)}
 
 
+@style.house_style()
 def softmax_gradients(
     widths: Sequence[int], series: Mapping[str, Sequence[Sequence[float]]], *, title: str | None = None
 ) -> Figure:
     """Draw the largest gradient of a weight over the width of queries and keys, (W, N) per series: median and quartiles.
 
     It shows why scores are scaled: Vaswani et al. 2017, sec. 3.2.1 and its footnote 4."""
-    with style.house_style():
-        figure = Figure(figsize=(5.6, 3.1), layout="constrained")
-        axes = figure.add_subplot(xscale="log", yscale="log")
-        axes.set(xlabel="width of queries and keys", ylabel="largest gradient of a weight")
-        for (name, samples), colour, marker in zip(series.items(), style.SERIES, style.MARKERS):
-            assert len(samples) == len(widths), f"{len(widths)} widths, gradients of {len(samples)}"
-            low, median, high = np.quantile(samples, [0.25, 0.5, 0.75], axis=1)
-            axes.fill_between(widths, low, high, color=colour, alpha=0.18, linewidth=0)
-            axes.plot(widths, median, color=colour, marker=marker, markersize=4.5, label=name)
-        axes.set_xticks(list(widths), [str(width) for width in widths])
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the default writes powers as formulas
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_locator(NullLocator())
-        axes.grid(axis="y")
-        axes.legend()
-        if title:
-            style.panel_title(axes, title)
+    figure = Figure(figsize=(5.6, 3.1), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log")
+    axes.set(xlabel="width of queries and keys", ylabel="largest gradient of a weight")
+    for (name, samples), colour, marker in zip(series.items(), style.SERIES, style.MARKERS):
+        assert len(samples) == len(widths), f"{len(widths)} widths, gradients of {len(samples)}"
+        low, median, high = np.quantile(samples, [0.25, 0.5, 0.75], axis=1)
+        axes.fill_between(widths, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(widths, median, color=colour, marker=marker, markersize=4.5, label=name)
+    axes.set_xticks(list(widths), [str(width) for width in widths])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the default writes powers as formulas
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.grid(axis="y")
+    axes.legend()
+    if title:
+        style.panel_title(axes, title)
     return figure
 
 
+@style.house_style()
 def norm_figure(
     panels: Mapping[str, np.ndarray],
     words: Sequence[str],
@@ -61,31 +55,32 @@ def norm_figure(
     & Szegedy 2015). Sentences end after the words `breaks`."""
     reach = max(float(np.abs(values).max()) for values in panels.values())
     words = [label(word, 20) for word in words]
-    with style.house_style():
-        down, across = next(iter(panels.values())).shape
-        assert all(values.shape == (len(words), across) for values in panels.values()), f"{len(words)} words"
-        left = LEFT + float(style.text_widths(words, style.BODY).max()) + 0.1
-        width = left + len(panels) * (across * CELL + GAP) - GAP + EDGE
-        figure = Figure(figsize=(width, TOP + down * CELL + BOTTOM))
-        for number, (name, values) in enumerate(panels.items()):
-            axes = axes_at(figure, left + number * (across * CELL + GAP), TOP, across * CELL, down * CELL)
-            style.draw_signed(axes, values, reach, aspect="auto")
-            axes.set(xticks=[], yticks=[], xlabel="features")
-            style.panel_title(axes, name)
-            for after in breaks:
-                axes.axhline(after - 0.5, color=style.PAPER, linewidth=4)
-            if number == 0:
-                axes.set_yticks(range(down), words, parse_math=False)
-                axes.tick_params(labelsize=style.BODY, labelcolor=style.TEXT, pad=4)
-            along = (outlined or {}).get(name)
-            if along is not None:
-                corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
-                frame: dict[str, Any] = dict(facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
-                axes.add_patch(Rectangle(corner, wide, high, **frame))
-            axes.spines[:].set(visible=False)
+    down, across = next(iter(panels.values())).shape
+    assert all(values.shape == (len(words), across) for values in panels.values()), f"{len(words)} words"
+    left = LEFT + float(style.text_widths(words, style.BODY).max()) + 0.1
+    width = left + len(panels) * (across * CELL + GAP) - GAP + EDGE
+    figure = Figure(figsize=(width, TOP + down * CELL + BOTTOM))
+    for number, (name, values) in enumerate(panels.items()):
+        axes = style.axes_at(figure, left + number * (across * CELL + GAP), TOP, across * CELL, down * CELL)
+        style.draw_signed(axes, values, reach, aspect="auto")
+        axes.set(xticks=[], yticks=[], xlabel="features")
+        style.panel_title(axes, name)
+        for after in breaks:
+            axes.axhline(after - 0.5, color=style.PAPER, linewidth=4)
+        if number == 0:
+            axes.set_yticks(range(down), words, parse_math=False)
+            axes.tick_params(labelsize=style.BODY, labelcolor=style.TEXT, pad=4)
+        along = (outlined or {}).get(name)
+        if along is not None:
+            corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
+            axes.add_patch(
+                Rectangle(corner, wide, high, facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+            )
+        axes.spines[:].set(visible=False)
     return figure
 
 
+@style.house_style()
 def position_figure(table: np.ndarray, *, title: str | None = None) -> Figure:
     """Draw positional encodings (P, D), components down and positions across, and the dot products of every two positions.
 
@@ -93,107 +88,42 @@ def position_figure(table: np.ndarray, *, title: str | None = None) -> Figure:
     number, width = table.shape
     reach = max(float(np.abs(table).max()), 1e-9)
     dots = table @ table.T  # (P, P)
-    with style.house_style():
-        figure = Figure(figsize=(9.6, 5.1))
-        left, right = axes_at(figure, 0.62, 0.85, 3.5, 3.6), axes_at(figure, 5.3, 0.85, 3.5, 3.5)
-        style.draw_signed(left, table.T, reach, aspect="auto", extent=(-0.5, number - 0.5, width - 0.5, -0.5))
-        left.set(xlabel="position", ylabel="component")
-        style.panel_title(left, f"{width} components × {number} positions")
-        most = max(float(np.abs(dots).max()), 1e-9)
-        signed = dots.min() < -0.05 * most
-        norm = Normalize(-most if signed else 0, most)
-        colours = style.diverging_colormap() if signed else style.sequential_colormap()
-        right.imshow(dots, cmap=colours, norm=norm, interpolation="none")
-        right.set(xlabel="position", ylabel="position")
-        style.panel_title(right, "dot products of positions")
-        for axes in (left, right):
-            axes.spines[:].set(visible=True, linewidth=0.6)
-        bars = ((Normalize(-reach, reach), style.diverging_colormap(), 4.2, 3.6), (norm, colours, 8.88, 3.5))
-        for scale, colormap, x, high in bars:
-            bar = figure.colorbar(ScalarMappable(scale, colormap), cax=axes_at(figure, x, 0.85, 0.085, high))
-            bar.outline.set(edgecolor=style.FAINT, linewidth=0.6)
-            bar.ax.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=3)
-        style.draw_title(figure, title or "positional encoding")
+    figure = Figure(figsize=(9.6, 5.1))
+    left, right = style.axes_at(figure, 0.62, 0.85, 3.5, 3.6), style.axes_at(figure, 5.3, 0.85, 3.5, 3.5)
+    style.draw_signed(left, table.T, reach, aspect="auto", extent=(-0.5, number - 0.5, width - 0.5, -0.5))
+    left.set(xlabel="position", ylabel="component")
+    style.panel_title(left, f"{width} components × {number} positions")
+    most = max(float(np.abs(dots).max()), 1e-9)
+    signed = dots.min() < -0.05 * most
+    norm = Normalize(-most if signed else 0, most)
+    colours = style.diverging_colormap() if signed else style.sequential_colormap()
+    right.imshow(dots, cmap=colours, norm=norm, interpolation="none")
+    right.set(xlabel="position", ylabel="position")
+    style.panel_title(right, "dot products of positions")
+    for axes in (left, right):
+        axes.spines[:].set(visible=True, linewidth=0.6)
+    bars = ((Normalize(-reach, reach), style.diverging_colormap(), 4.2, 3.6), (norm, colours, 8.88, 3.5))
+    for scale, colormap, x, high in bars:
+        style.colour_bar(style.axes_at(figure, x, 0.85, 0.085, high), scale, colormap)
+    style.draw_title(figure, title or "positional encoding")
     return figure
 
 
+@style.house_style()
 def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | None = None) -> Figure:
     """Draw cosine similarities (N, N) with their numbers; below 0 they have the colour of 0."""
     number, cell = len(names), SIMILARITY_CELL
-    with style.house_style():
-        left = float(style.text_widths(list(names), style.BODY).max()) + 0.3
-        top = 0.5 if title else 0.2
-        figure = Figure(figsize=(left + number * cell + 0.3, top + number * cell + left * 0.8))
-        axes = axes_at(figure, left, top, number * cell, number * cell)
-        axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
-        for (i, j), value in np.ndenumerate(matrix):
-            text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.PAPER if value > 0.55 else style.TEXT
-            axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
-        axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(number), names)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        if title:
-            style.panel_title(axes, title)
+    left = float(style.text_widths(list(names), style.BODY).max()) + 0.3
+    top = 0.5 if title else 0.2
+    figure = Figure(figsize=(left + number * cell + 0.3, top + number * cell + left * 0.8))
+    axes = style.axes_at(figure, left, top, number * cell, number * cell)
+    axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
+    for (i, j), value in np.ndenumerate(matrix):
+        text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.PAPER if value > 0.55 else style.TEXT
+        axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
+    axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(number), names)
+    axes.spines[:].set_visible(False)
+    if title:
+        style.panel_title(axes, title)
     return figure
-
-
-class TimingCurve(NamedTuple):
-    """Seconds at each size (median and quartiles), and the multiplications counted there."""
-
-    sizes: Sequence[int]
-    low: Sequence[float]
-    median: Sequence[float]
-    high: Sequence[float]
-    counted: Sequence[int]
-
-
-class TimingPanel(NamedTuple):
-    title: str
-    axis: str
-    curves: Mapping[str, TimingCurve]
-
-
-def layer_timing_figure(panels: Sequence[TimingPanel]) -> Figure:
-    """Draw how the time of each layer type grows with a size, on logarithmic scales (Vaswani et al. 2017, table 1).
-
-    Lines are medians, bands quartiles; dashed is the count of multiplications, scaled to meet the last median."""
-    with style.house_style():
-        figure = Figure(figsize=(4.2 * len(panels), 3.9), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
-        across = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, panel in zip(across, panels):
-            draw_timing_panel(axes, panel)
-        across[0].set_ylabel("milliseconds a sequence, forward")
-        handles = across[0].get_legend_handles_labels()[0]
-        dashed = Line2D([], [], color=style.MUTED, label="multiplications counted,\nscaled to the last point", **DASHED)
-        figure.legend(
-            handles=[*handles, dashed],
-            loc="outside lower center",
-            ncols=len(handles) + 1,
-            fontsize=style.BODY,
-            columnspacing=1.4,
-            handlelength=2.0,
-        )
-    return figure
-
-
-def draw_timing_panel(axes: Axes, panel: TimingPanel) -> None:
-    style.panel_title(axes, panel.title)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    for (name, curve), colour, marker in zip(panel.curves.items(), style.SERIES, style.MARKERS):
-        low, median, high = ([1e3 * seconds for seconds in values] for values in (curve.low, curve.median, curve.high))
-        shape = [median[-1] * count / curve.counted[-1] for count in curve.counted]
-        axes.fill_between(curve.sizes, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(curve.sizes, shape, color=colour, zorder=1.5, **DASHED)
-        axes.plot(curve.sizes, median, color=colour, marker=marker, markersize=4.5, label=name)
-    sizes = sorted({size for curve in panel.curves.values() for size in curve.sizes})
-    axes.set_xticks(sizes, [f"{size}" for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(base=10))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the default writes powers as formulas
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(panel.axis)
-    axes.grid()
-    fastest = min(seconds for curve in panel.curves.values() for seconds in curve.low)
-    axes.set_ylim(bottom=min(axes.get_ylim()[1], 1e3 * fastest / 2))  # dashed lines may leave the panel below

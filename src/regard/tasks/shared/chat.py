@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import UserError
 from regard.interop.config import read_json
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
 from regard.tokens.special_tokens import NO_TOKEN
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MAX_TEMPLATE_LENGTH = 100_000
 
@@ -79,16 +82,15 @@ def render_template(template: str, messages: Sequence[Mapping[str, str]], names:
     from jinja2 import TemplateError
 
     try:
-        return compile_template(template).render(
-            messages=[dict(message) for message in messages], add_generation_prompt=True, **names
-        )
+        conversation = [dict(message) for message in messages]
+        return str(compile_template(template).render(messages=conversation, add_generation_prompt=True, **names))
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(f"the chat template does not take these messages ({reason})") from None
 
 
 @lru_cache(maxsize=16)
-def compile_template(template: str) -> Any:
+def compile_template(template: str) -> "Template":
     """Compile a template in an immutable sandbox, as `transformers` does."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.corpus.examples import SentencePairs
+from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.lines import read_lines
 from regard.errors import UserError
 from regard.scoring import accuracy, alignment_error, argmax_links, best_head, parse_moses, uniform_alignment_error
@@ -17,9 +17,9 @@ HEAD_SENTENCES = 300
 Links = list[set[tuple[int, int]]]
 
 
-def attach_gold_alignments(run: Run, pairs: SentencePairs, path: Path) -> SentencePairs:
+def attach_gold_alignments(run: Run, pairs: Examples, path: Path) -> SentencePairs:
     """Return the pairs of two files with the gold alignments of a third: one line per line, links such as `0-0 1-2 3?4`."""
-    if run.task.name != "translate":
+    if run.task.name != "translate" or not isinstance(pairs, SentencePairs):
         raise UserError(f"--gold {path}: word alignments are for a run that translates; {run.folder} {run.task.does}")
     if not run._attends:
         raise UserError(f"--gold {path}: a model without attention aligns no words (model.attention = 'none')")

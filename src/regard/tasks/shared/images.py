@@ -1,22 +1,20 @@
 """Images as a user or a dataset gives them, brought to the size that a model reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from regard.batches.batches import sequential_batches
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
-from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
+from regard.corpus.decode_image import ImageTransform, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
-from regard.recipe import AugmentSettings
-from regard.tasks.base import EVALUATE_TOKENS, EmbeddedText, Run
+from regard.recipe import AugmentSettings, ImageTraining
+from regard.tasks.base import EmbeddedText, Run
 
 ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
 """A file, the place of its bytes in a file, or the pixels (H, W, 3)."""
@@ -54,15 +52,19 @@ class ImageReader:
         """Return the model's inputs for one image."""
         return self.rows([image]).batch(np.array([0]), 0, 0).inputs
 
+    @torch.no_grad()
+    def embed(self, images: Sequence[ImageInput], vectors: Callable[[Tensor], Tensor]) -> list[EmbeddedText]:
+        """Return the vector (1, D) of each image that `vectors` computes from the pixels of a batch."""
+        found: dict[int, EmbeddedText] = {}
+        for batch in self.run._batches(self.rows(images), shard=False):
+            for row, vector in zip(batch.rows.tolist(), vectors(batch.inputs["pixels"]).cpu().numpy()):
+                found[row] = EmbeddedText([str(images[row])], vector)
+        return [found[row] for row in range(len(images))]
+
     def augmentation(self, training: bool) -> AugmentSettings | None:
         """Return the recipe's augmentation for training examples, None for others."""
-        settings: AugmentSettings = self.run.recipe.train.augment
-        return settings if training and settings.enabled else None
-
-
-def image_from_bytes(data: bytes, name: str, max_pixels: int) -> Image.Image:
-    """Decode an image of at most this many pixels; `name` is for error messages."""
-    return decode_image(data, name, max_pixels)
+        train = self.run.recipe.train
+        return train.augment if training and isinstance(train, ImageTraining) and train.augment.enabled else None
 
 
 def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
@@ -74,7 +76,8 @@ def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
 
 def patch_grid(run: Run) -> tuple[int, int]:
     """Return the rows and columns of patches, or of the cells of a feature map, that an image is read as."""
-    return run._image_encoder[1].grid(run._images.size)
+    rows, columns = run._image_encoder[1].grid(run._images.size)
+    return rows, columns
 
 
 def pooled_positions(run: Run) -> tuple[int, ...] | None:
@@ -92,17 +95,15 @@ def embed_images(run: Run, images: Sequence[ImageInput], *, layer: int = -1, poo
         raise UserError(f"--pool {pool}: of images, should be mean or cls")
     if pool == "cls" and run.recipe.model.pool != "class":
         raise UserError(f"--pool cls: {run.folder} reads images without a class token; use --pool mean")
-    found: list[Any] = [None] * len(images)
-    for batch in sequential_batches(run._images.rows(images), EVALUATE_TOKENS):
-        with torch.no_grad():
-            layers = run.model.hidden_states(**batch.to(run.device).inputs)
+
+    def vectors(pixels: Tensor) -> Tensor:
+        layers = run.model.hidden_states(pixels)
         if not -len(layers) <= layer < len(layers):
             raise UserError(f"--layer {layer}: there are layers 0 (the patches) to {len(layers) - 1}")
-        states = layers[layer].float()
-        vectors = states[:, :1] if pool == "cls" else states[:, run.recipe.model.prefix_tokens :].mean(1, keepdim=True)
-        for row, vector in zip(batch.rows, vectors.cpu().numpy()):
-            found[row] = EmbeddedText([str(images[row])], vector)
-    return found
+        states: Tensor = layers[layer].float()
+        return states[:, :1] if pool == "cls" else states[:, run.recipe.model.prefix_tokens :].mean(1, keepdim=True)
+
+    return run._images.embed(images, vectors)
 
 
 def resize_images(run: Run, size: tuple[int, int]) -> None:

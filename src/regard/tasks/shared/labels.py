@@ -18,10 +18,8 @@ from regard.corpus.examples import Examples, LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.interop.convert import HuggingFaceFolder
-from regard.models.recurrent_encoder import ContextualEmbedding
 from regard.tasks.base import Run
-from regard.tasks.shared.run_folder import FEATURES_FOLDER, read_json
-from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.tasks.shared.run_folder import read_json
 
 LABELS_FILE = "labels.json"
 
@@ -63,27 +61,6 @@ def rank_labels(labels: Sequence[str], logits: Tensor) -> list[list[Prediction]]
     p = logits.softmax(-1)
     order = p.argsort(descending=True, stable=True)
     return [[Prediction(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
-
-
-def text_special_tokens(run: Run) -> SpecialTokens:
-    """Return the special tokens that texts are classified with: BERT's for a Transformer."""
-    return BOS_AND_EOS if run.recipe.model.kind == "transformer" else DEFAULT_SPECIAL_TOKENS
-
-
-def load_contextual_features(run: Run) -> ContextualEmbedding | None:
-    """Load the run whose contextual embeddings are read instead of words, where the recipe names one (model.features)."""
-    settings = getattr(run.recipe.model, "features", None)
-    if settings is None:
-        return None
-    from regard.tasks import load_run_folder  # a run may hold a run
-
-    model = load_run_folder(run.folder / FEATURES_FOLDER, torch.device("cpu")).model
-    one = torch.ones(1, 1, dtype=torch.long)
-    with torch.no_grad():
-        widths = [layer.size(-1) for layer in model.hidden_states(one, one[0])]
-    if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
-        raise UserError(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
-    return ContextualEmbedding(model, settings.layer, widths)
 
 
 def labelled_rows(run: Run, examples: LabelledTexts, targets: np.ndarray, training: bool) -> Rows:

@@ -6,7 +6,7 @@ The results equal those of `translate`, `caption` and `generate`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer
-from regard.tasks.base import Run, search_params
+from regard.tasks.base import Run, SearchOptions, search_params
 from regard.tasks.caption import CaptionRun
 from regard.tasks.language import GeneratedText, LanguageRun, generated_text, sample_index
 from regard.tasks.shared.images import ImageInput
@@ -87,10 +87,10 @@ class TokenListener:
 
 
 def translate_task(
-    run: TranslateRun, text: str, *, place: int = 0, callback: StreamCallback | None = None, **settings: Any
+    run: TranslateRun, text: str, *, place: int = 0, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
 ) -> DecodingTask:
     """Return the task of translating a text; `place` is its index among all texts that are not empty."""
-    params = search_params(run.recipe.decode, "hypotheses", **settings)
+    params = search_params(run.recipe.decode, **options)
     ids = run._ids([text])
     if not ids[0]:
         return DecodingTask(None, lambda: [Translation("", 0.0, 0.0, [])])
@@ -98,9 +98,11 @@ def translate_task(
     return DecodingTask(request, lambda: run._translations(request.hypotheses))
 
 
-def caption_task(run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **settings: Any) -> DecodingTask:
+def caption_task(
+    run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
+) -> DecodingTask:
     """Return the task of captioning an image."""
-    params = search_params(run.recipe.decode, "captions", **settings)
+    params = search_params(run.recipe.decode, **options)
     sources = run._sources(run._images.decode([image]), params.max_tokens)
     request = decoding_request(run.tokenizers[0], sources, params, 0, callback)
     return DecodingTask(request, lambda: run._captions(request.hypotheses))

@@ -5,21 +5,26 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from regard.errors import UserError
 from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
+from regard.models.recurrent_encoder import ContextualEmbedding
+from regard.recipe import ContextualFeatures
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
 
 SPECIAL_TOKENS_FILE = "special_tokens.json"
 """The special tokens of a tokenizer that has others than ours."""
 FEATURES_FOLDER = "features"
+Json = TypeVar("Json", dict[str, Any], list[Any])
 REQUIRED_FILES = ("recipe.toml", "model.safetensors")
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
+def read_json(path: Path, kind: type[Json]) -> Json:
     """Return the contents of a JSON file in a run folder, checked to be a `kind`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -42,7 +47,7 @@ def write_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 
 def load_pretrained_tokenizer(folder: Path) -> Tokenizer:
     """Load a tokenizer that came from a Hugging Face folder, with its own special tokens."""
-    stored: dict[str, Any] = read_json(folder / SPECIAL_TOKENS_FILE)
+    stored = read_json(folder / SPECIAL_TOKENS_FILE, dict)
     settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     rows = settings.pop("rows", None)
     try:
@@ -91,3 +96,16 @@ def copy_features_run(source: Path, folder: Path) -> None:
     copy_run(source, folder / FEATURES_FOLDER, "model.features.run")
     source_tokenizer = source / "tokenizer.source.json"
     shutil.copyfile(source_tokenizer if source_tokenizer.exists() else source / "tokenizer.json", folder / "tokenizer.json")
+
+
+def load_contextual_features(folder: Path, settings: ContextualFeatures) -> ContextualEmbedding:
+    """Load the run in a run folder whose contextual embeddings are read instead of words (model.features)."""
+    from regard.tasks import load_run_folder  # a run may hold a run
+
+    model = load_run_folder(folder / FEATURES_FOLDER, torch.device("cpu")).model
+    one = torch.ones(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        widths = [layer.size(-1) for layer in model.hidden_states(one, one[0])]
+    if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
+        raise UserError(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
+    return ContextualEmbedding(model, settings.layer, widths)

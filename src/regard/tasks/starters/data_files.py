@@ -112,4 +112,4 @@ def _column_names(file: Path) -> list[str]:
 def median_short_side(images: ImageExamples) -> float:
     """Return the median of the shorter sides of a sample of the images."""
     sample = images.images[:: -(-len(images) // SAMPLED_IMAGES)]
-    return np.median([min(decode_image(one.read(), str(one)).size) for one in sample if not isinstance(one, np.ndarray)])
+    return float(np.median([min(decode_image(one.read(), str(one)).size) for one in sample if not isinstance(one, np.ndarray)]))

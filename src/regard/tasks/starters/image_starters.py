@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.corpus.examples import ImageExamples
 from regard.corpus.image_files import read_images
@@ -33,7 +34,7 @@ CODE_MODELS = [(5_000, 256, 64, 5_000), (100_000, 1024, 128, 20_000), (float("in
 TEXT_TO_IMAGE_MODELS = [(5_000, 4, 256, 5_000, 0.2), (100_000, 8, 512, 30_000, 0.1), (float("inf"), 12, 768, 100_000, 0.0)]
 
 
-def _look_up(rows: Sequence[tuple], value: float) -> tuple:
+def _look_up(rows: Sequence[tuple[Any, ...]], value: float) -> tuple[Any, ...]:
     """Return the values of the first row whose bound is at least `value`."""
     return next(row[1:] for row in rows if value <= row[0])
 

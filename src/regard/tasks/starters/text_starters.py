@@ -1,7 +1,7 @@
 """Starter recipes for texts: translation, several tasks as text to text, language models, classification, tagging, questions."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,19 +151,14 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def language_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe of a language model for plain text."""
-    return _text_recipe("language", "Language modelling", files, read_text(_required(files)))
+def plain_recipe(task: str, title: str, read: Callable[[Sequence[Path]], Examples]) -> Callable[[Sequence[Path]], str]:
+    """Return the starter of a task whose files need no further settings."""
+    return lambda files: _text_recipe(task, title, files, read(_required(files)))
 
 
-def masked_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe of a masked language model for plain text."""
-    return _text_recipe("masked", "Masked language modelling", files, read_text(_required(files)))
-
-
-def tag_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe for tagged words."""
-    return _text_recipe("tag", "Tagging of words", files, read_tagged(_required(files)))
+language_recipe = plain_recipe("language", "Language modelling", read_text)
+masked_recipe = plain_recipe("masked", "Masked language modelling", read_text)
+tag_recipe = plain_recipe("tag", "Tagging of words", read_tagged)
 
 
 def classify_recipe(files: Sequence[Path]) -> str:

@@ -5,15 +5,13 @@ combinations of colour and kind occur in none of these, neither in images nor in
 split "composition".
 """
 
-from regard.worlds.shapes.caption import GroundedCaption, GroundedPhrase, sample_captions
-from regard.worlds.shapes.false_captions import false_captions
+from regard.worlds.shapes.caption import VOCABULARY, GroundedCaption, GroundedPhrase, false_captions, sample_captions
 from regard.worlds.shapes.parse import parse_caption
 from regard.worlds.shapes.recognise import image_satisfies, recognise_scene
 from regard.worlds.shapes.render import render_scene
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, SIZES, TEXTURES, Box, Scene, Shape
 from regard.worlds.shapes.statement import Description, NounPhrase, Statement, is_true
-from regard.worlds.shapes.words import VOCABULARY
-from regard.worlds.shapes.world import LABELS, SPLITS, ShapesImage, assign_split, generate, scene_from_json, write
+from regard.worlds.shapes.world import LABELS, SPLITS, ShapesImage, assign_split, generate, write
 
 __all__ = [
     "COLOURS",
@@ -42,6 +40,5 @@ __all__ = [
     "recognise_scene",
     "render_scene",
     "sample_captions",
-    "scene_from_json",
     "write",
 ]

@@ -12,9 +12,9 @@ phrase     a|an|the|one noun, two|three|four nouns, with adjectives of size, tex
 
 import re
 
+from regard.worlds.shapes.caption import MEANINGS, OPENINGS, PLURALS, SINGULARS, VOCABULARY, form_of_be, indefinite_article
 from regard.worlds.shapes.scene import COLOURS, RELATIONS, SIZES, TEXTURES
 from regard.worlds.shapes.statement import NUMBERS, SINGULAR, Description, NounPhrase, Statement
-from regard.worlds.shapes.words import MEANINGS, OPENINGS, PLURALS, SINGULARS, VOCABULARY, form_of_be, indefinite_article
 
 PROPERTY = {value: name for name, values in (("size", SIZES), ("texture", TEXTURES), ("colour", COLOURS)) for value in values}
 RELATION_WORDINGS = [(wording.split(), meaning) for wording, meaning in MEANINGS.items() if meaning in RELATIONS]
@@ -50,23 +50,20 @@ class CaptionParser:
         return found
 
     def next_word(self) -> str:
-        if self.position == len(self.words):
-            raise NotACaption
+        _require(self.position < len(self.words))
         self.position += 1
         return self.words[self.position - 1]
 
     def caption(self) -> Statement:
         relation = self.relation()
         statement = self.inverted(relation) if relation else self.uninverted()
-        if self.position < len(self.words):
-            raise NotACaption
+        _require(self.position == len(self.words))
         return statement
 
     def uninverted(self) -> Statement:
         opened, verb = self.opening()
         first = self.phrase()
-        if verb and verb != form_of_be(first.singular):
-            raise NotACaption
+        _require(verb in ("", form_of_be(first.singular)))
         if first.determiner in NUMBERS and self.accept(":"):
             return Statement(self.enumeration(self.phrase()), whole=first)
         if not opened and self.accept(form_of_be(first.singular)):
@@ -87,8 +84,7 @@ class CaptionParser:
         self.accept("there")
         verb = self.next_word()
         first = self.phrase()
-        if verb != form_of_be(first.singular):
-            raise NotACaption
+        _require(verb == form_of_be(first.singular))
         return Statement((first, other), (relation,))
 
     def related(self, first: NounPhrase, relation: str) -> Statement:
@@ -106,17 +102,15 @@ class CaptionParser:
             phrases.append(self.phrase())
         if self.accept("and"):
             phrases.append(self.phrase())
-        elif len(phrases) > 1:
-            raise NotACaption
+        else:
+            _require(len(phrases) == 1)
         return tuple(phrases)
 
     def quality(self, first: NounPhrase) -> Description:
-        if first.determiner != "the":
-            raise NotACaption
+        _require(first.determiner == "the")
         if self.words[self.position : self.position + 1] in (["a"], ["an"]):
             looks = self.phrase().looks
-            if looks.kind is None:
-                raise NotACaption
+            _require(looks.kind is not None)
             return looks
         adjectives = [self.next_word()]
         while self.accept("and"):
@@ -129,17 +123,20 @@ class CaptionParser:
     def phrase(self) -> NounPhrase:
         determiner = self.next_word()
         start = self.position
+        _require(determiner in ("a", "an", "the", *NUMBERS) and start < len(self.words))
         if determiner in ("a", "an"):
-            if self.position == len(self.words) or determiner != indefinite_article(self.words[self.position]):
-                raise NotACaption
+            _require(determiner == indefinite_article(self.words[start]))
             determiner = "a"
-        elif determiner not in ("the", *NUMBERS):
-            raise NotACaption
         nouns = SINGULARS if determiner in SINGULAR else PLURALS
         while (noun := self.next_word()) not in nouns:
             pass
         adjectives = self.words[start : self.position - 1]
         return NounPhrase(determiner, Description(**_properties(adjectives), kind=nouns[noun]))
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise NotACaption
 
 
 def _properties(adjectives: list[str]) -> dict[str, str]:

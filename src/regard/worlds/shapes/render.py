@@ -85,15 +85,17 @@ def pixel_coverage(kind: str, width: int) -> np.ndarray:
     half = SUBPIXELS * width
     v, u = 2 * np.indices((half, half)) + 1 - half  # from -half to half, never 0 and never on an edge
     inside = _inside_shape(kind, u, v, half, width)
-    return inside.reshape(width, SUBPIXELS, width, SUBPIXELS).sum((1, 3))
+    coverage: np.ndarray = inside.reshape(width, SUBPIXELS, width, SUBPIXELS).sum((1, 3))
+    return coverage
 
 
 def _inside_shape(kind: str, u: np.ndarray, v: np.ndarray, half: int, width: int) -> np.ndarray:
+    distance: np.ndarray = np.square(u) + np.square(v)  # from the centre, squared
     match kind:
         case "circle":
-            return u**2 + v**2 <= half**2
+            return distance <= half * half
         case "ring":
-            return (u**2 + v**2 <= half**2) & (4 * (u**2 + v**2) >= half**2)
+            return (distance <= half * half) & (4 * distance >= half * half)
         case "triangle":
             return 2 * abs(u) <= v + half
         case "cross":

@@ -149,10 +149,3 @@ def _image_to_json(image: ShapesImage, name: str) -> dict[str, Any]:
         ],
         "scene": asdict(image.scene),
     }
-
-
-def scene_from_json(line: dict[str, Any]) -> Scene:
-    """Return the scene in a line of captions.jsonl."""
-    scene = line["scene"]
-    shapes = tuple(Shape(**{**shape, "box": tuple(shape["box"])}) for shape in scene["shapes"])
-    return Scene(scene["size"], shapes, scene["shade"], scene["noise"])

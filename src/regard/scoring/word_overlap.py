@@ -1,14 +1,15 @@
-"""ROUGE (Lin 2004): overlap of a summary with its reference in words, bigrams and the longest common subsequence.
+"""F1 of the words that two texts share: SQuAD's answers and ROUGE's summaries.
 
-Each text is scored by F1, and the score is the mean over texts, as in the package rouge-score. Words are runs of letters
-and digits of any script, in lower case and not stemmed; that package knows ASCII only. ROUGE-L treats a text as one sentence.
+Answers: exact match and F1 as SQuAD defines them (Rajpurkar et al. 2016, sec. 6.1; 2018 where there may be no answer).
+ROUGE (Lin 2004): each text is scored by F1, and the score is the mean over texts, as in the package rouge-score. Words are runs
+of letters and digits of any script, in lower case and not stemmed; that package knows ASCII only. ROUGE-L treats a text as one
+sentence.
 """
 
-from __future__ import annotations
-
 import re
+import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +18,57 @@ import numpy as np
 from regard.errors import UserError
 from regard.scoring.score import SAMPLES, SEED, Score, comparison_row, make_signature, mean_score
 
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
 WORD = re.compile(r"[^\W_]+")
 ROUGE_KINDS = ("rouge1", "rouge2", "rougel")
+
+
+def overlap_f1(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
+    """Return F1 of two bags of words or n-grams: 2PR / (P + R) = 2 · common / (words of both)."""
+    return f1((Counter(a) & Counter(b)).total(), a, b)
+
+
+def f1(common: int, a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
+    return 2 * common / (len(a) + len(b)) if a or b else 0.0
+
+
+# answers
+
+
+def normalize_answer(text: str) -> str:
+    """Return the text in lower case, without punctuation and articles, with single spaces."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def answer_scores(
+    predicted: Sequence[str], golds: Sequence[Sequence[str]], *, samples: int = SAMPLES, seed: int = SEED
+) -> dict[str, Score]:
+    """Return exact match and F1 with the best gold answer of each question, in percent; without one, the empty answer is gold."""
+    if len(predicted) != len(golds) or not len(golds):
+        raise UserError(f"{len(predicted)} answers for {len(golds)} questions: give equally many of both, and at least one")
+    each = np.array([score_answer(text, gold) for text, gold in zip(predicted, golds)])  # (N, 2)
+    return {
+        name: mean_score(
+            name,
+            column,
+            make_signature(name, norm="squad", bs=samples, seed=seed, n=len(each), units="percent"),
+            samples=samples,
+            seed=seed,
+        )
+        for name, column in zip(("exact_match", "f1"), each.T)
+    }
+
+
+def score_answer(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and the best F1 of an answer; golds that are empty after normalisation count only if all are."""
+    references = [gold for gold in map(normalize_answer, golds) if gold] or [""]
+    answer = normalize_answer(predicted)
+    exact = float(answer in references)
+    return exact, max(exact, *(overlap_f1(answer.split(), gold.split()) for gold in references))
+
+
+# summaries
 
 
 def rouge_scores(
@@ -40,24 +90,8 @@ def rouge_f1(outputs: Sequence[str], references: Sequence[str]) -> np.ndarray:
     rows = []
     for one, other in zip(outputs, references):
         a, b = WORD.findall(one.lower()), WORD.findall(other.lower())
-        pairs = list(pairwise(a)), list(pairwise(b))
-        rows.append(
-            [
-                _f1(_multiset_overlap(a, b), len(a), len(b)),
-                _f1(_multiset_overlap(*pairs), *map(len, pairs)),
-                _f1(lcs_length(a, b), len(a), len(b)),
-            ]
-        )
+        rows.append([overlap_f1(a, b), overlap_f1(list(pairwise(a)), list(pairwise(b))), f1(lcs_length(a, b), a, b)])
     return np.array(rows)
-
-
-def _f1(common: int, a: int, b: int) -> float:
-    """Return 2PR / (P + R) = 2 · common / (words of both)."""
-    return 2 * common / (a + b) if a + b else 0.0
-
-
-def _multiset_overlap(a: Sequence[Any], b: Sequence[Any]) -> int:
-    return sum((Counter(a) & Counter(b)).values())
 
 
 def lcs_length(a: Sequence[str], b: Sequence[str]) -> int:

@@ -1,0 +1,232 @@
+"""Settings of models that read one text: Transformer encoders (BERT) and decoders (GPT), recurrent models, ELMo."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, Tag, model_validator
+
+from regard.recipe.model import RecurrentSettings, Score, TextBlockSettings, with_preset
+from regard.recipe.settings import Count, Settings, discriminate_by_kind
+
+BERT: dict[str, Any] = dict(
+    norm_first=False,
+    norm_epsilon=1e-12,
+    activation="gelu",
+    positions={"kind": "learned"},
+    segments=2,
+    embedding_norm=True,
+    pool="first",
+    max_length=512,
+)
+GPT: dict[str, Any] = dict(
+    norm_first=True, norm_epsilon=1e-5, activation="gelu_tanh", positions={"kind": "learned"}, tie=True, max_length=1024
+)
+
+
+def _preset(style: dict[str, Any], layers: int, width: int, heads: int, **more: object) -> dict[str, Any]:
+    return {**style, "layers": layers, "width": width, "heads": heads, "feed_forward": 4 * width, **more}
+
+
+ENCODERS = {
+    "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
+    "small": dict(layers=4, width=256, heads=4, feed_forward=1024),
+    "bert-tiny": _preset(BERT, 2, 128, 2),
+    "bert-mini": _preset(BERT, 4, 256, 4),
+    "bert-small": _preset(BERT, 4, 512, 8),
+    "bert-medium": _preset(BERT, 8, 512, 8),
+    "bert-base": _preset(BERT, 12, 768, 12),
+    "bert-large": _preset(BERT, 24, 1024, 16),
+}
+DECODERS = {
+    "tiny": dict(layers=2, width=128, heads=4, feed_forward=512),
+    "small": dict(layers=6, width=384, heads=6, feed_forward=1536),
+    "gpt": _preset(GPT, 12, 768, 12, norm_first=False, max_length=512),
+    "gpt2": _preset(GPT, 12, 768, 12),
+    "gpt2-medium": _preset(GPT, 24, 1024, 16),
+    "gpt2-large": _preset(GPT, 36, 1280, 20),
+    "gpt2-xl": _preset(GPT, 48, 1600, 25),
+    **{
+        f"gpt3-{name}": _preset(GPT, layers, width, heads, key_width=key_width, max_length=2048, window=256)
+        for name, layers, width, heads, key_width in [
+            ("125m", 12, 768, 12, 64),
+            ("350m", 24, 1024, 16, 64),
+            ("760m", 24, 1536, 16, 96),
+            ("1.3b", 24, 2048, 16, 128),
+            ("2.7b", 32, 2560, 32, 80),
+            ("6.7b", 32, 4096, 32, 128),
+            ("13b", 40, 5140, 40, 128),
+            ("175b", 96, 12288, 96, 128),
+        ]
+    },
+}
+"""Radford et al. 2018 and 2019; Brown et al. 2020, table 2.1, whose window of the local layers is not published, and whose 24
+heads of 128 for 1.3b are more than its width and its stated size allow: 16 here."""
+
+
+class StackSettings(TextBlockSettings):
+    """Settings of a stack that reads one text."""
+
+    layers: Count = 6
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    norm_first: bool = True
+
+    @model_validator(mode="after")
+    def check_offset(self) -> Self:
+        if self.positions.random_offset:
+            raise ValueError("model.positions.random_offset: only models that translate have random offsets; set it to 0")
+        return self
+
+
+class EncoderModel(StackSettings):
+    """A Transformer encoder such as BERT (Devlin et al. 2019). Any field of a preset may be overridden."""
+
+    kind: Literal["transformer"]
+    preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] | None = (
+        None
+    )
+    segments: int = Field(0, ge=0)
+    """Segment embeddings, for the first and the second text of a pair; 0 is none."""
+    embedding_norm: bool = False
+    """Normalise the sum of the embeddings."""
+    convolution: int = Field(0, ge=0)
+    """Kernel size, an odd number, of a convolution before the stack: neighbouring words such as "not good" are combined from the
+    first layer on (after Johnson & Zhang 2015); 0 is none."""
+    pool: Literal["first", "first_relu", "mean", "max"] = "mean"
+    """What the text's vector comes from: its first token through a layer with tanh (BERT) or ReLU (DistilBERT), the mean of all
+    tokens, or their maximum."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: object) -> object:
+        return with_preset(given, ENCODERS)
+
+    @model_validator(mode="after")
+    def check_convolution(self) -> Self:
+        if self.convolution and self.convolution % 2 == 0:
+            raise ValueError(f"model.convolution = {self.convolution}: use an odd number, or 0 for none")
+        return self
+
+
+class DecoderModel(StackSettings):
+    """A Transformer decoder such as GPT (Radford et al. 2018, 2019; Brown et al. 2020). Any field of a preset may be
+    overridden."""
+
+    kind: Literal["transformer"]
+    preset: (
+        Literal[
+            "tiny",
+            "small",
+            "gpt",
+            "gpt2",
+            "gpt2-medium",
+            "gpt2-large",
+            "gpt2-xl",
+            "gpt3-125m",
+            "gpt3-350m",
+            "gpt3-760m",
+            "gpt3-1.3b",
+            "gpt3-2.7b",
+            "gpt3-6.7b",
+            "gpt3-13b",
+            "gpt3-175b",
+        ]
+        | None
+    ) = None
+    tie: bool = True
+    """Tie the weights of embedding and output."""
+    window: Count | None = None
+    """Every other layer attends only this far back (banded attention, Child et al. 2019; GPT-3)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_from_preset(cls, given: object) -> object:
+        return with_preset(given, DECODERS)
+
+
+class WordVectors(Settings):
+    """Pre-computed word vectors to initialise the embedding: a text file (word2vec, GloVe), a word and its numbers per line."""
+
+    file: str
+    """Relative to data.root; plain, .gz or .xz."""
+    frozen: bool = False
+    """Freeze them."""
+
+
+class ContextualFeatures(Settings):
+    """Read the frozen contextual embeddings of another run instead of word embeddings: CoVe from a translator's encoder, ELMo
+    from a bidirectional language model or a tagger. The other run's tokenizer is used, and the run is copied into this one."""
+
+    run: str
+    """A run folder."""
+    layer: int | Literal["mix"] = "mix"
+    """One layer (0 is its word embeddings), or all layers mixed with learned scalars (Peters et al. 2018, eq. 1)."""
+
+
+class RecurrentStackSettings(RecurrentSettings):
+    layers: Count = 1
+    attention: Score = "none"
+    attention_width: Count | None = None
+    """Width of the additive score. Default: `width`."""
+    vectors: WordVectors | None = None
+
+
+class RecurrentEncoderModel(RecurrentStackSettings):
+    """A recurrent encoder, with one output per text or per word."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    bidirectional: bool = True
+    attention: Score = "none"
+    """Without attention a classifier uses the last state; with it, the last state attends to all states. A tagger adds to each
+    state what it attends to in the others."""
+    features: ContextualFeatures | None = None
+
+    @model_validator(mode="after")
+    def check_width(self) -> "RecurrentEncoderModel":
+        if self.bidirectional and self.width % 2:
+            raise ValueError(
+                f"width {self.width} is not even: two directions share it; use {self.width + 1}, or bidirectional = false"
+            )
+        if self.features and self.vectors:
+            raise ValueError("give model.features or model.vectors, not both: features replace the word embeddings")
+        return self
+
+
+class RecurrentDecoderModel(RecurrentStackSettings):
+    """A recurrent language model."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    attention: Score = "none"
+    """Attention over its own earlier states."""
+    tie: bool = False
+    """Tie the weights of embedding and output; needs embedding_width = width."""
+
+    @model_validator(mode="after")
+    def fits(self) -> "RecurrentDecoderModel":
+        if self.tie and self.embedding_width not in (None, self.width):
+            raise ValueError(f"model.tie needs embedding_width = width = {self.width}")
+        return self
+
+
+class ElmoModel(RecurrentSettings):
+    """ELMo (Peters et al. 2018): a forward and a backward language model, whose states are contextual embeddings. With
+    tokens.kind = "characters" it reads characters, else words or sub-words."""
+
+    kind: Literal["elmo"]
+    layers: Count = 2
+    width: int = Field(512, ge=2, multiple_of=2)
+    """Width of both directions together."""
+    embedding_width: Count | None = None
+    """Default: half the `width`."""
+    vectors: WordVectors | None = None
+
+
+LanguageModel = Annotated[
+    Annotated[DecoderModel, Tag("transformer")]
+    | Annotated[RecurrentDecoderModel, Tag("recurrent")]
+    | Annotated[ElmoModel, Tag("elmo")],
+    discriminate_by_kind("recurrent", "transformer, recurrent or elmo"),
+]
+
+TextEncoderModel = Annotated[
+    Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentEncoderModel, Tag("recurrent")],
+    discriminate_by_kind("recurrent", "transformer or recurrent, or vit to classify images"),
+]
