@@ -23,7 +23,7 @@ from regard.attention.watch import watch
 
 transformers = pytest.importorskip("transformers")
 PAGE = Path(__file__).parents[2] / "docs" / "any-model.md"
-START, END = "<!-- written by tests/attention/test_any_model.py -->", "<!-- end of the table -->"
+START, END = "<!-- start of the table -->", "<!-- end of the table -->"
 
 BLOCK = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=99)
 GROUPED = BLOCK | dict(num_key_value_heads=2)

@@ -154,10 +154,10 @@ class Interceptor(TorchFunctionMode):
             finally:
                 self.crosses = False
         if func in SOFTMAX:
-            return self._softmax(func, args, kwargs)
+            return self._track(func, args, kwargs)
         return self._follow(func, getattr(func, "__name__", ""), args, kwargs)
 
-    def _softmax(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         output: Tensor = func(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
