@@ -273,7 +273,8 @@ def attention_file(run: Run, given: ModelInput, request: request_types.Attention
 def explain_response(
     name: str, run: Run, given: ModelInput, request: request_types.ExplainRequest
 ) -> response_types.ExplainResponse:
-    target = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(request, key)) is not None}
+    options = ("label", "word", "fits", "against", "position")
+    target = {key: value for key in options if (value := getattr(request, key)) is not None}
     with SEED_LOCK:
         explanation = run.explain(given, request.method, **target)
     other = explanation.against

@@ -138,7 +138,7 @@ class Task:
     """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
     """The model and data settings that a Hugging Face folder of this task opens with."""
-    explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
+    explains: Literal["label", "translation", "next_token", "masked_token", "image_label", "similarity", "caption"] | None = None
     """Which output `explain` attributes to the input."""
     image_positions: bool = False
     """Whether the positions of an example are those of its image: patches, or codes."""
@@ -197,6 +197,7 @@ class Run:
         """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
 
         The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
+        `position` is the word of the text, or the mask, whose prediction by a language model or masked model is explained.
         `against` names another output to contrast it with.
         """
         from regard.explain.report import explain_one
