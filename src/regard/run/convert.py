@@ -88,7 +88,7 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
     samples = verification_inputs(run)
     ours = model_outputs(run, samples, generates_text(run))
     theirs = (
-        run_transformers(folder, samples, generates=generates_text(run))
+        run_transformers(folder, samples, generates=generates_text(run), encodes=run.recipe.task == "encode")
         if is_transformers_installed()
         else model_outputs(load(folder, device="cpu"), samples, generates_text(run))
     )
@@ -214,6 +214,6 @@ def record_states(model: nn.Module, *, normed: bool) -> Iterator[dict[str, list[
             if not isinstance(stack, Stack):
                 continue
             found[name] = []
-            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if normed else stack.blocks[-1]):
+            for module in (stack.projection, *list(stack.blocks)[:-1], stack.norm if normed else stack.blocks[-1]):
                 hooks.enter_context(module.register_forward_hook(lambda _, __, output, to=found[name]: to.append(output)))
         yield found
