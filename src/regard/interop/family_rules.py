@@ -163,12 +163,12 @@ class ModelFamily:
         for name, allowed in self.required.items():
             value = config.get(name)
             if value is not None and value not in allowed:
-                raise config.error(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
+                raise config.unsupported(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
         for name, value in architecture.settings.items():
             if settings.get(name, value) != value:
                 item = next(item for item in self.fields if item.ours == name)
                 expected = f"this head is supported with {item.type.write(value)!r} only"
-                raise config.error(item.theirs, config.get(item.theirs), expected)
+                raise config.unsupported(item.theirs, config.get(item.theirs), expected)
         settings |= self.constant | architecture.settings
         for name, rule in (self.derived | architecture.derived).items():
             settings[name] = rule(settings)
