@@ -1,6 +1,6 @@
 """Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019), DistilBERT
-(Sanh et al. 2019), ALBERT (Lan et al. 2020) and ELECTRA (Clark et al. 2020), and their heads: masked tokens and the next sentence,
-a label, tags, the span of an answer.
+(Sanh et al. 2019), ALBERT (Lan et al. 2020) and ELECTRA (Clark et al. 2020), and their heads: masked tokens and the next
+sentence, a label, tags, the span of an answer.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MASK_RATE = 0.15
 """The usual fraction of masked tokens, by which the next-sentence loss is weighted."""
+FIRST_TOKEN: dict[str, Callable[[Tensor], Tensor]] = {"first": torch.tanh, "first_relu": F.relu, "first_gelu": F.gelu}
+"""The kinds of pooling that read the first token, and their activations."""
 
 
 class TextEncoder(nn.Module):
@@ -87,16 +89,14 @@ class Pooling(nn.Module):
     """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT,
     gelu(W x_1) as in ELECTRA, its last token ("end"), or the mean or maximum of all tokens."""
 
-    activations: dict[str, Callable[[Tensor], Tensor]] = {"first": torch.tanh, "first_relu": F.relu, "first_gelu": F.gelu}
-
     def __init__(self, kind: str, width: int):
         super().__init__()
         self.kind = kind
-        self.dense = nn.Linear(width, width) if kind in self.activations else None
+        self.dense = nn.Linear(width, width) if kind in FIRST_TOKEN else None
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
-            return self.activations[self.kind](self.dense(x[:, 0]))
+            return FIRST_TOKEN[self.kind](self.dense(x[:, 0]))
         if self.kind == "end":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)

@@ -11,7 +11,7 @@ has; relative positions, decoders.
 from dataclasses import replace
 from typing import Any
 
-from regard.interop.config import ValueType, choice
+from regard.interop.config import ValueType
 from regard.interop.families.bert import (
     BERT,
     BLOCK,
@@ -24,7 +24,7 @@ from regard.interop.families.bert import (
     QUESTION_ANSWERING,
     embedding_rules,
 )
-from regard.interop.families.common import ACTIVATIONS, EQUAL_HEADS, LENGTH
+from regard.interop.families.common import EQUAL_HEADS, LENGTH
 from regard.interop.family_rules import (
     INTEGER,
     Architecture,
