@@ -58,7 +58,7 @@ def byte_level(specials, template=None, pair=None):
     return tokenizer, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
 
 
-def sentencepiece(specials, template):
+def sentencepiece(specials, template, pair=None, **names):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -66,9 +66,9 @@ def sentencepiece(specials, template):
         TEXT, trainers.UnigramTrainer(vocab_size=V, special_tokens=specials, unk_token="<unk>", show_progress=False)
     )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, pair=f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
+        single=template, pair=pair or f"{template} $B", special_tokens=[(name, i) for i, name in enumerate(specials)]
     )
-    return tokenizer, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return tokenizer, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", **names}
 
 
 def gpt_tokenizer():
@@ -88,9 +88,13 @@ TOKENIZERS = {
     "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),
+    "xlm-roberta": lambda: sentencepiece(
+        ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>", mask_token="<mask>"
+    ),
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
     "openai-gpt": gpt_tokenizer,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
+    "mt5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "mistral": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),

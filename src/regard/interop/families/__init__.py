@@ -1,17 +1,18 @@
 """The supported Hugging Face families, by `model_type`."""
 
-from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA
+from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
-from regard.interop.families.t5 import T5
+from regard.interop.families.t5 import MT5, T5
 from regard.interop.families.vit import DEIT, VIT
 from regard.interop.family_rules import ModelFamily
 
 FAMILIES: dict[str, ModelFamily] = {
     "bert": BERT,
     "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
     "distilbert": DISTILBERT,
     "gpt2": GPT2,
     "openai-gpt": GPT,
@@ -19,6 +20,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "mistral": MISTRAL,
     "marian": MARIAN,
     "t5": T5,
+    "mt5": MT5,
     "vit": VIT,
     "deit": DEIT,
     "clip": CLIP,

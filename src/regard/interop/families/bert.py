@@ -1,6 +1,7 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019).
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-R (Conneau et al. 2020), DistilBERT (Sanh et al. 2019).
 
-RoBERTa's classification head is BERT's pooler and linear layer under other names; DistilBERT's has ReLU instead of tanh.
+RoBERTa's classification head is BERT's pooler and linear layer under other names; DistilBERT's has ReLU instead of tanh. XLM-R is
+RoBERTa with another vocabulary.
 Not supported: a masked-word head with another activation than GELU, relative positions, decoders.
 """
 
@@ -119,6 +120,13 @@ ROBERTA = replace(
     bare="RobertaModel",
     output="lm_head.decoder.weight",
     head_tensors=(r"lm_head\..*",),
+)
+
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    architectures={f"XLM{name}": architecture for name, architecture in ROBERTA.architectures.items()},
+    bare="XLMRobertaModel",
 )
 
 DISTIL_BLOCK = {

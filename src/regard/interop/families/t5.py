@@ -1,7 +1,10 @@
-"""T5 (Raffel et al. 2020): v1.0 (ReLU, tied embeddings) and v1.1 (gated GELU, untied output).
+"""T5 (Raffel et al. 2020), v1.0 (ReLU, tied embeddings) and v1.1 (gated GELU, untied output), and mT5 (Xue et al. 2021).
 
-As in `transformers` 5, the tensors decide whether the output is tied, and the settings whether it is scaled.
+As in `transformers` 5, the tensors decide whether the output is tied, and the settings whether it is scaled; mT5
+never scales it.
 """
+
+from dataclasses import replace
 
 from regard.interop.config import boolean, choice, integer
 from regard.interop.families.common import EPSILON, LAYERS
@@ -89,4 +92,17 @@ T5 = ModelFamily(
     embedding_aliases=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     ignored_tensors=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     decoder_start="decoder_start_token_id",
+)
+
+MT5_DEFAULTS = {"d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
+MT5 = replace(
+    T5,
+    model_type="mt5",
+    fields=tuple(
+        replace(item, default=MT5_DEFAULTS.get(item.theirs, item.default)) for item in T5.fields if item.ours != "scale_output"
+    ),
+    constant={**T5.constant, "scale_output": False},
+    written={},
+    architectures={f"M{name}": architecture for name, architecture in T5.architectures.items()},
+    bare="MT5Model",
 )
