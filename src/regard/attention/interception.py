@@ -308,6 +308,8 @@ def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] |
     Hooks follow which of the modules around attention runs.
     """
     interceptor = Interceptor(model, on_call, modules or named_modules(model))
+    if "_orig_mod" in dict(model.named_children()):
+        warnings.warn("the compiled model runs as its module while it is watched or edited", stacklevel=5)
     hooks = []
     try:
         for name, module in _modules_around_attention(interceptor.modules).items():
