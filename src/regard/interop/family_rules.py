@@ -90,6 +90,8 @@ class Architecture:
     head: tuple[TensorRule, ...] = ()
     settings: FlatSettings = field(default_factory=dict)
     """Our settings that it implies."""
+    derived: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
+    """Our settings that follow from others."""
     inferred: dict[str, tuple[str, Any, Any]] = field(default_factory=dict)
     """Our settings that depend on a tensor of theirs: its name, the value if it is there, and the value if not."""
     bare: bool = False
@@ -165,14 +167,14 @@ class ModelFamily:
         for name, allowed in self.required.items():
             value = config.get(name)
             if value is not None and value not in allowed:
-                raise config.error(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
+                raise config.unsupported(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
         for name, value in architecture.settings.items():
             if settings.get(name, value) != value:
                 item = next(item for item in self.fields if item.ours == name)
                 expected = f"this head is supported with {item.type.write(value)!r} only"
-                raise config.error(item.theirs, config.get(item.theirs), expected)
+                raise config.unsupported(item.theirs, config.get(item.theirs), expected)
         settings |= self.constant | architecture.settings
-        for name, rule in self.derived.items():
+        for name, rule in (self.derived | architecture.derived).items():
             settings[name] = rule(settings)
         if problem := self.problem(settings):
             raise UserError(f"{config.path}: {problem}")
@@ -182,9 +184,10 @@ class ModelFamily:
         """Return our settings that this family cannot express."""
         if absent := [item.ours for item in self.fields if item.ours not in settings]:
             return absent
-        expected = self.constant | {name: rule(settings) for name, rule in self.derived.items()} | architecture.settings
+        derived = {name: rule(settings) for name, rule in (self.derived | architecture.derived).items()}
         values = nest_settings({name: rule(settings) for name, rule in self.written.items()})
         computed = self.computed(ConfigFile(values, Path()), settings)
+        expected = self.constant | derived | architecture.settings
         covered = {item.ours for item in self.fields} | computed.keys()
         expected |= {name: value for name, value in REGARD_ONLY_DEFAULTS.items() if name not in covered | expected.keys()}
         expected |= computed
@@ -194,7 +197,7 @@ class ModelFamily:
         for item in self.fields:
             try:
                 item.type.read(item.type.write(settings[item.ours]))
-            except (KeyError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 wrong.append(item.ours)
         return [f"model.{name} = {settings.get(name)!r}" for name in dict.fromkeys(wrong)]
 
@@ -224,6 +227,8 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "positions.scaling.kind": "none",
     "layer_scale": None,
     "convolution": 0,
+    "embedding_width": None,
+    "share_layers": False,
 }
 """Settings that no family can express, with the values that they must have."""
 

@@ -90,9 +90,15 @@ class EncoderModel(StackSettings):
     convolution: int = Field(0, ge=0)
     """Kernel size, an odd number, of a convolution before the stack: neighbouring words such as "not good" are combined from the
     first layer on (after Johnson & Zhang 2015); 0 is none."""
-    pool: Literal["first", "first_relu", "mean", "max"] = "mean"
-    """What the text's vector comes from: its first token through a layer with tanh (BERT) or ReLU (DistilBERT), the mean of all
-    tokens, or their maximum."""
+    embedding_width: Count | None = None
+    """Width of the embeddings, which a layer projects to `width` (ALBERT, ELECTRA). Default: `width`, without that layer."""
+    share_layers: bool = False
+    """All layers share their weights (ALBERT, Lan et al. 2020)."""
+    head_activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu"] = "gelu"
+    """Activation before the prediction of masked words."""
+    pool: Literal["first", "first_relu", "first_gelu", "mean", "max"] = "mean"
+    """What the text's vector comes from: its first token through a layer with tanh (BERT), ReLU (DistilBERT) or GELU (ELECTRA),
+    the mean of all tokens, or their maximum."""
 
     @model_validator(mode="before")
     @classmethod
