@@ -6,6 +6,10 @@ class UserError(Exception):
     2."""
 
 
+class UnsupportedModel(UserError):
+    """A model of another library that is sound, as far as is known, but that none of our families can express."""
+
+
 class Interrupted(BaseException):
     """A signal ended the command; a good checkpoint holds the progress so far. The CLI exits with 128 + the signal's number."""
 

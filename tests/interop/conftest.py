@@ -85,6 +85,8 @@ def gpt_tokenizer():
 TOKENIZERS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
+    "albert": wordpiece,
+    "electra": wordpiece,
     "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),

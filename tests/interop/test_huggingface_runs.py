@@ -414,7 +414,7 @@ def test_hub_name_without_network_or_package(monkeypatch, tmp_path):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(regard.UserError, match=r"pip install 'regard\[hub\]'"):
-        download("nobody/nothing")
+        download("nobody/nothing", ["*.json"])
     assert not list(tmp_path.iterdir())
 
 

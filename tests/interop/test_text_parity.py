@@ -89,6 +89,7 @@ def llama(**other):
 CASES = [
     ("BertModel", encoder()),
     ("BertForMaskedLM", encoder()),
+    ("BertForMaskedLM", encoder(hidden_act="relu")),
     ("BertForPreTraining", encoder(layer_norm_eps=1e-3)),
     ("BertForSequenceClassification", encoder(num_labels=3)),
     ("BertForTokenClassification", encoder(num_labels=5)),
@@ -109,6 +110,18 @@ CASES = [
     ("XLMRobertaForSequenceClassification", encoder(num_labels=3, layer_norm_eps=1e-5)),
     ("XLMRobertaForTokenClassification", encoder(num_labels=4, type_vocab_size=1)),
     ("XLMRobertaForQuestionAnswering", encoder(type_vocab_size=1)),
+    ("AlbertModel", encoder(embedding_size=10)),
+    ("AlbertForMaskedLM", dict(encoder(embedding_size=10), num_hidden_layers=3)),
+    ("AlbertForPreTraining", encoder(embedding_size=24, hidden_act="relu")),
+    ("AlbertForSequenceClassification", encoder(embedding_size=10, num_labels=3)),
+    ("AlbertForTokenClassification", encoder(embedding_size=30)),
+    ("AlbertForQuestionAnswering", encoder(embedding_size=10, layer_norm_eps=1e-3)),
+    ("ElectraModel", encoder(embedding_size=10)),
+    ("ElectraForPreTraining", encoder(embedding_size=24)),
+    ("ElectraForMaskedLM", encoder(embedding_size=10, hidden_act="relu")),
+    ("ElectraForSequenceClassification", encoder(embedding_size=10, num_labels=3)),
+    ("ElectraForTokenClassification", encoder(embedding_size=24, num_labels=4)),
+    ("ElectraForQuestionAnswering", encoder(embedding_size=10)),
     ("DistilBertModel", distil()),
     ("DistilBertForMaskedLM", distil(sinusoidal_pos_embds=True)),
     ("DistilBertForSequenceClassification", distil(num_labels=3)),
@@ -147,7 +160,25 @@ CASES = [
         ),
     ),
     ("LlamaForCausalLM", llama(num_hidden_layers=1, num_key_value_heads=1)),
+    ("LlamaForCausalLM", llama(rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0})),
+    (
+        "LlamaForCausalLM",
+        llama(
+            hidden_size=48,  # six pairs: unscaled, interpolated and scaled ones
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+    ),
     ("MistralForCausalLM", llama(sliding_window=None, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(sliding_window=3, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(sliding_window=1, num_hidden_layers=3, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(eos_token_id=2, bos_token_id=1)),  # a window of 4096, longer than any text
 ]
 NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 
@@ -190,6 +221,7 @@ def test_logits_of_padded_batches_equal_transformers(pair):
         expected, ours = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1), ours.transpose(1, 2)
         assert (ours[~real] == -torch.inf).all()
     else:
+        theirs = model.electra(**inputs) if run.recipe.task == "encode" and "logits" in theirs else theirs
         expected = next(theirs[name] for name in ("logits", "prediction_logits", "last_hidden_state") if name in theirs)
     assert expected.std() > 0.1  # the comparison is not trivial
     rows = real if run.recipe.task != "translate" and expected.dim() == 3 else ...
@@ -209,8 +241,25 @@ def test_states_attention_greedy_and_beam_text_equal_transformers(pair):
     model, run = pair
     proof = verify_conversion(run, run.folder)
     assert proof.against == "transformers" and proof.passed, proof
+    if run.recipe.task == "language":
+        assert max(proof.logits, proof.states, proof.attention) < 1e-5, proof
     writes = type(model).__name__.endswith(("LMHeadModel", "CausalLM", "Generation", "MTModel"))
     assert (proof.texts > 0) == writes
+
+
+@torch.no_grad()
+def test_cached_steps_of_decoders_equal_the_whole_text(pair):
+    """One token at a time, after a prefix whose rows begin at different positions."""
+    _, run = pair
+    if run.recipe.task != "language":
+        pytest.skip("not a decoder alone")
+    tokens, starts = torch.randint(5, V, (4, 9)), [0, 4, 3, 2]
+    prefix = torch.stack([torch.cat([row.new_full((start,), -1), row[: 5 - start]]) for row, start in zip(tokens, starts)])
+    whole, state = run.model(tokens), run.model.start(None, prefix)
+    for number in range(4):
+        read = [number + 5 - start for start in starts]  # tokens that each row has read
+        logits, state = run.model.step(tokens[torch.arange(4), read][:, None], state)
+        torch.testing.assert_close(logits[:, 0], whole[torch.arange(4), read], **CLOSE)
 
 
 def test_round_trip_is_bit_for_bit(pair, tmp_path):

@@ -81,7 +81,8 @@ def test_halted_tokens_keep_their_state():
     torch.nn.init.zeros_(model.encoder.halt.weight)
     torch.nn.init.constant_(model.encoder.halt.bias, 20.0)
     read = []
-    next(model.encoder.layers()).register_forward_pre_hook(lambda _, args: read.append(args[0]))  # the copies share its hooks
+    for block in model.encoder.layers():
+        block.register_forward_pre_hook(lambda _, args: read.append(args[0]))
     model.encode(*inputs()[:2])
     states = [x - sinusoids(torch.tensor(time), 16).float() for time, x in enumerate(read)]
     assert len(states) == 4 and not torch.allclose(states[0], states[1], atol=1e-3)

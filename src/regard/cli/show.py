@@ -166,7 +166,14 @@ def explain(
         str | None,
         typer.Option(
             help="Word of the translation or caption to explain, as text or by its number from 1; for a language model, "
-            "the next word."
+            "the next word; for a masked model, the word at the mask [default: the predicted one]."
+        ),
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            help="Word of the text whose prediction by a language model or masked model is explained: by its number from 1, as "
+            "text, or word:2 for the second of several; [MASK]:2 is the second mask [default: the next word; the first mask]."
         ),
     ] = None,
     fits: Annotated[str | None, typer.Option("--text", help="Text to match with an image (CLIP).")] = None,
@@ -199,7 +206,7 @@ def explain(
     from regard.show.attention import check_output_path
     from regard.show.explanation import write_explanation
 
-    is_one = label is not None or word is not None or fits is not None
+    is_one = any(option is not None for option in (label, word, fits, position))
     refuse(
         (
             heads and (text is not None or out is not None or against is not None),
@@ -212,12 +219,12 @@ def explain(
         (data is None and (reference is not None or gold is not None), "--reference and --gold go with --data FILE"),
         (
             data is not None and is_one,
-            "--class, --word and --text are for one text or image; over --data the run's own outputs are explained",
+            "--class, --word, --position and --text are for one text or image; over --data the run's own outputs are explained",
         ),
     )
     check_output_path(out, True, pages=True)
     opened = load_for("explain", run, device, task)
-    selection = OutputSelection(label, word, fits, against)
+    selection = OutputSelection(label, word, fits, against, position)
     found: Any
     if heads:
         found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)

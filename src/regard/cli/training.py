@@ -147,11 +147,11 @@ def evaluate(
     """
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
-    from regard.run.load import load
+    from regard.run.load import load_native
 
     if as_json and engine != "regard":
         raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
-    opened = load(run, device=device)
+    opened = load_native(run, device=device)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
@@ -177,11 +177,11 @@ def compare(
 ) -> None:
     """Compare runs by paired significance tests."""
     from regard.run.evaluate import compare_runs
-    from regard.run.load import load
+    from regard.run.load import load_native
 
     if len(runs) < 2:
         raise UserError("compare needs at least two run folders, the baseline first")
-    opened = [load(run, device=device) for run in runs]
+    opened = [load_native(run, device=device) for run in runs]
     for name, rows in compare_runs(opened, source=source, reference=reference, task=task).items():
         if as_json:
             for row in rows:

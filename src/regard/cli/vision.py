@@ -63,7 +63,7 @@ def draw(
     as_json: AsJson = False,
 ) -> None:
     """Draw images from a text (DALL·E)."""
-    from regard.run.load import load
+    from regard.run.load import load_native
     from regard.show.galleries import check_png_path, sample_gallery, write_images
 
     refuse(
@@ -85,7 +85,7 @@ def draw(
         top_p=top_p,
         seed=seed,
         candidates=candidates,
-        reranker=None if rerank is None else load(rerank, device=device),
+        reranker=None if rerank is None else load_native(rerank, device=device),
     )
     if gallery is not None:
         print(sample_gallery(opened, gallery, samples=4 if number is None else number, truth=references, **settings))

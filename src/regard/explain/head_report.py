@@ -172,7 +172,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
     if isinstance(examples, ImageExamples) and run.task.explains == "image_label":
         classified = [] if examples.label else cast(ClassifyImagesRun, run).classify(examples.images)
         return replace(examples, label=examples.label or [found[0].label for found in classified])
-    if run.task.decoder_only or not isinstance(examples, TextLines):
+    if run.task.explains in ("next_token", "masked_token") or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
     if run.task.explains == "translation":
@@ -181,7 +181,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
     if run.task.explains == "label":
         labels = [found[0].label for found in cast(ClassifyRun, run).classify(examples.text)]
         return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
-    raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate or generate text")
+    raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate, or predict words")
 
 
 def sentence_relations(run: Run, rows: Rows, examples: Examples) -> ModelExamples:

@@ -8,7 +8,7 @@ over the queries that have any; the chance weight is the fraction of those keys 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.edit import edit
+from regard.attention.lazy_maps import check_heads
 from regard.attention.watch import watch
 
 Relations = Mapping[str, Mapping[str, Tensor]]
@@ -164,17 +165,18 @@ def head_choices(
     return dict(found)
 
 
-def ablate_heads(model: nn.Module, heads: Iterable[HeadId]) -> ExitStack:
+def ablate_heads(model: nn.Module, heads: Iterable[HeadId]) -> AbstractContextManager[None]:
     """Inside the block, the weights of these heads are zero."""
     chosen: dict[str, list[int]] = defaultdict(list)
     for module, head in heads:
         chosen[module].append(head)
-    stack = ExitStack()
-    for module, numbers in chosen.items():
-        stack.enter_context(
-            edit(model, lambda name, weights: torch.zeros_like(weights), kinds=rf"^{re.escape(module)}$", heads=numbers)
-        )
-    return stack
+
+    def zero_heads(name: str, weights: Tensor) -> Tensor:
+        changed = weights.clone()
+        changed[:, check_heads(chosen[name], weights.size(1), name)] = 0
+        return changed
+
+    return edit(model, zero_heads, kinds=[rf"^{re.escape(module)}$" for module in chosen]) if chosen else nullcontext()
 
 
 def head_importance(model: nn.Module, heads: Iterable[HeadId], loss: Callable[[], float]) -> dict[HeadId, float]:

@@ -15,15 +15,17 @@ In an encoder–decoder, paths lead through both sides, and the attributions are
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import torch
 from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.attention.core import repeat_kv
-from regard.attention.modules import layer_index
+from regard.attention.modules import attention_modules, layer_index
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.watch import watch
 from regard.errors import UserError
@@ -65,18 +67,49 @@ def gradient_attention(target: AttributionTarget) -> Tensor:
 
 
 def norms(target: AttributionTarget) -> Tensor:
-    name = attention_graph(target).last.name
-    with torch.no_grad(), watch(target.model, values=True, kinds=rf"^{re.escape(name)}$") as seen:
+    graph = attention_graph(target)
+    name, found = graph.last.name, list[nn.Module]()
+
+    def find_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Keep the first linear layer after the attention that reads its heads side by side."""
+        if found or name not in seen.values or not args or not isinstance(args[0], Tensor):
+            return
+        if args[0].size(-1) == len(graph.last.weights) * seen.values[name][-1].size(-1):
+            found.append(module)
+
+    with torch.no_grad(), ExitStack() as stack:
+        seen = stack.enter_context(watch(target.model, values=True, kinds=rf"^{re.escape(name)}$"))
+        own = attention_modules(target.model)
+        for module in target.model.modules():
+            if not own and is_linear(module):
+                stack.callback(module.register_forward_pre_hook(find_projection).remove)
         target.score(target.input)
+    if name not in seen.values:
+        raise UserError(f"norms needs the values of {name}, which the model multiplies in a layout of its own; use: attention")
     weights = seen[name][0].double().cpu()  # (H, T, S)
-    values = repeat_kv(seen.values[name][-1], len(weights))[0].double().cpu()  # (H, S, J)
-    module = target.model.get_submodule(name)
-    if isinstance(module, MultiHeadAttention):
-        weight = module.out_proj.weight.detach().double().cpu()
-        out = weight.view(len(weight), len(weights), -1)  # (D, H, J)
-        values = torch.einsum("hsj,dhj->hsd", values, out)
+    values = repeat_kv(seen.values[name][-1], len(weights))[0]  # (H, S, J)
+    if own and isinstance(attention := target.model.get_submodule(name), MultiHeadAttention):
+        found.append(attention.out_proj)
+    values = project_heads(found[0], values) if found else values
+    values = values.double().cpu()
     lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])  # (T, S)
-    return weights_of_features(lengths, attention_graph(target), target)
+    return weights_of_features(lengths, graph, target)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is a matrix: nn.Linear, or what other libraries have in its place."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 2 and not isinstance(module, nn.Embedding)
+
+
+@torch.no_grad()
+def project_heads(projection: nn.Module, values: Tensor) -> Tensor:
+    """Return what an affine layer makes of the values of each head alone, without its bias: (H, S, J) -> (H, S, D)."""
+    H, S, J = values.shape
+    alone = torch.zeros(H, S, H, J, dtype=values.dtype, device=values.device)
+    alone[range(H), :, range(H)] = values
+    projected: Tensor = projection(torch.cat([alone.view(H * S, H * J), alone.new_zeros(1, H * J)]))
+    return (projected[:-1] - projected[-1]).view(H, S, -1)
 
 
 def input_gradient(target: AttributionTarget) -> Tensor:

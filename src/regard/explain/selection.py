@@ -22,20 +22,24 @@ class OutputSelection:
     label: str | None = None
     """--class, for a classifier."""
     word: str | None = None
-    """--word, of a translation or a caption, or the next word."""
+    """--word, of a translation or a caption; or the word that a language model or a masked model predicts."""
     fits: str | None = None
     """--text, to be compared with an image."""
     against: str | None = None
     """--against: another label, word or text, explained beside it."""
+    position: str | None = None
+    """--position: the word of the text whose prediction is explained, for a language model or a masked model."""
 
-    def refuse(self, run: Run, *, but: str, cure: str) -> None:
-        """Refuse the options that the run has no use for: all but one."""
-        for name, value in (("class", self.label), ("word", self.word), ("text", self.fits)):
-            if value is not None and name != but:
+    def refuse(self, run: Run, *, but: str | tuple[str, ...], cure: str) -> None:
+        """Refuse the options that the run has no use for: all but these."""
+        given = {"class": self.label, "word": self.word, "text": self.fits, "position": self.position}
+        for name, value in given.items():
+            if value is not None and name not in ((but,) if isinstance(but, str) else but):
                 raise UserError(f"--{name} {value}: {run.folder} {run.task.does}; {cure}")
 
 
 PREDICTED = OutputSelection()
+PUNCTUATION = ".,;:!?"
 Target = TypeVar("Target", bound=AttributionTarget)
 
 
@@ -103,7 +107,7 @@ def word_index(word: str | None, words: Sequence[str], what: str = "translation"
     if not words:
         raise UserError(f"the {what} is empty: there is nothing to explain")
     if word is not None and not word.isdigit():
-        plain = [one.strip(".,;:!?") for one in words]
+        plain = [one.strip(PUNCTUATION) for one in words]
         if word not in (*words, *plain):
             raise UserError(f"--word {word}: not in the {what} {' '.join(words)!r}; use one of its words, or a number from 1")
         return words.index(word) if word in words else plain.index(word)
@@ -111,6 +115,23 @@ def word_index(word: str | None, words: Sequence[str], what: str = "translation"
     if not 1 <= number <= len(words):
         raise UserError(f"--word {number}: the {what} has words 1 to {len(words)}: {' '.join(words)!r}")
     return number - 1
+
+
+def find_word(position: str, words: Sequence[str]) -> int:
+    """Return the index of a word of a text: given by its number from 1, as it is written, or as "word:2", the second of them."""
+    shown = " ".join(words)
+    if position.isdigit():
+        if not 1 <= int(position) <= len(words):
+            raise UserError(f"--position {position}: the text has words 1 to {len(words)}: {shown!r}")
+        return int(position) - 1
+    word, colon, number = position.rpartition(":")
+    word, occurrence = (word, int(number)) if colon and number.isdigit() else (position, 1)
+    found = [i for i, one in enumerate(words) if word in (one, one.strip(PUNCTUATION))]
+    if not found:
+        raise UserError(f"--position {position}: not in the text {shown!r}; use one of its words, or a number from 1")
+    if not 1 <= occurrence <= len(found):
+        raise UserError(f"--position {position}: the text has {word!r} {len(found)} times: {shown!r}")
+    return found[occurrence - 1]
 
 
 def first_token_id(option: str, word: str, tokenizer: Tokenizer) -> int:

@@ -48,7 +48,7 @@ class AttributionTarget(ABC):
     replacement: int | Tensor
     """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
-    """The position in the decoder that predicts the output; None for a classification of the whole input."""
+    """The position that predicts the output, in a decoder or at a mask; None for a classification of the whole input."""
 
     wording: ClassVar[Wording]
     attention_pattern: ClassVar[str | None] = None
@@ -63,7 +63,7 @@ class AttributionTarget(ABC):
     @property
     def has_source(self) -> bool:
         """Whether the features are in the source of an encoder–decoder, and the output is a token of its target."""
-        return self.input_name != "target" and self.step is not None
+        return self.input_name != "target" and "target" in self.inputs
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return the log-probability of every output for these inputs: (R, …) -> (R, C)."""

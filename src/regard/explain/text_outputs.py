@@ -1,12 +1,11 @@
-"""Outputs of runs that read texts: the label of a text, a word of a translation, the next word; and sets of examples."""
+"""Outputs of runs that read texts: the label of a text, a word of a translation; and sets of examples."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 
 from regard.batches.ragged import Ragged
 from regard.batches.rows import PairClassificationRows, TranslationRows
@@ -23,31 +22,24 @@ from regard.explain.selection import (
     ExplainedOutput,
     OutputSelection,
     explain_label,
-    first_token_id,
     label_index,
     pick,
-    with_predicted_output,
     word_alternative,
     word_index,
 )
-from regard.explain.target import AttributionTarget, TextTarget
+from regard.explain.token_outputs import masked_token_output, next_token_output, text_target
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
-from regard.tasks.language import LanguageRun
 from regard.tasks.shared.gold import attach_gold_alignments
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.labels import pair_rows, single_rows
 from regard.tasks.translate import TranslateRun
-from regard.tokens.special_tokens import NO_TOKEN
-from regard.tokens.tokenizer import Tokenizer
 from regard.worlds import bilingual
 
 NOT_EXPLAINED = (
     "{run.folder} {run.task.does}; explanations are for labels of texts and images, words of translations and captions, "
-    "next words, "
-    "and the similarity of an image to a text"
+    "next and masked words, and the similarity of an image to a text"
 )
-REPLACEMENT_TOKENS = ("<mask>", "[MASK]", "<unk>", "[UNK]", "<pad>", "[PAD]")
 
 
 def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> ExplainedOutput:
@@ -96,58 +88,11 @@ def translation_output(
     )
 
 
-def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
-    """Return the next token after a text: the predicted one, or the first of the selected word."""
-    selection.refuse(run, but="word", cure="use --word")
-    ids, tokenizer = run._encode_prompts([text])[0], run.tokenizers[0]
-
-    def next_token(option: str, word: str) -> int:
-        longer, prompt = tokenizer.encode([f"{text} {word}"])[0], tokenizer.encode([text])[0]
-        continues = longer[: len(prompt)] == prompt and len(longer) > len(prompt)
-        return longer[len(prompt)] if continues else first_token_id(option, word, tokenizer)
-
-    output = -1 if selection.word is None else next_token("word", selection.word)
-    special = (run._special_tokens.bos, run._special_tokens.eos)
-    positions = [position for position, token in enumerate(ids) if token not in special]
-    inputs = {"target": torch.tensor([ids], device=run.device)}
-    target, tokens = text_target(run, inputs, "target", positions, output, len(ids) - 1)
-    other = selection.against
-    return ExplainedOutput(
-        target,
-        tokens,
-        f"the next token {token_label(tokenizer, target.output)!r}, " + ("predicted" if selection.word is None else "selected"),
-        against=None if other is None else (next_token("against", other), f"the next token {other!r}"),
-    )
-
-
-def text_target(
-    run: Run, inputs: dict[str, torch.Tensor], input_name: str, positions: Sequence[int], output: int, step: int | None
-) -> tuple[AttributionTarget, list[str]]:
-    """Return the target and the tokens at its positions. An output of -1 is the predicted one."""
-    if not positions:
-        raise UserError("there is nothing to explain in an empty text")
-    tokenizer, at = run.tokenizers[0], torch.tensor(list(positions), device=run.device)
-    target = TextTarget(run.model, inputs, input_name, at, output, replacement_token(tokenizer), step)
-    return with_predicted_output(target), [token_label(tokenizer, i) for i in inputs[input_name][0, list(positions)].tolist()]
-
-
-def token_label(tokenizer: Tokenizer, token: int) -> str:
-    return tokenizer.piece(token).strip() or tokenizer.library.id_to_token(token) or str(token)
-
-
-def replacement_token(tokenizer: Tokenizer) -> int:
-    """Return the token that replaces a masked one: mask, unknown or padding, whichever the vocabulary has first, else the end."""
-    known = (tokenizer.library.token_to_id(name) for name in REPLACEMENT_TOKENS)
-    found = next((token for token in known if token is not None), tokenizer.special_tokens.eos)
-    if found == NO_TOKEN:
-        raise UserError("the vocabulary has no mask, unknown, padding or end token that could replace a masked one")
-    return found
-
-
 OUTPUTS: dict[str, Callable[..., ExplainedOutput]] = {
     "label": label_output,
     "translation": translation_output,
     "next_token": next_token_output,
+    "masked_token": masked_token_output,
     "image_label": image_label_output,
     "similarity": similarity_output,
     "caption": caption_word_output,
@@ -203,7 +148,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
 def select_outputs(
     run: Run, examples: Examples, number: int, selection: OutputSelection = PREDICTED
 ) -> Iterator[ExplainedOutput]:
-    """Yield one output for each of `number` examples spread over the set; of a translation or caption, one random word."""
+    """Yield one output for each of `number` examples of the set; of a translation, caption or masked text, a random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, selection)
@@ -217,10 +162,11 @@ def select_outputs(
                 yield selected
         elif isinstance(examples, TextLines):
             words = examples.text[index].split()
-            if not run.task.decoder_only:
+            if run.task.explains not in ("next_token", "masked_token"):
                 yield select_output(run, examples.text[index], selection)
             elif len(words) > 1:
-                yield select_output(run, " ".join(words[:-1]), selection)
+                word = len(words) - 1 if run.task.decoder_only else pick(range(len(words)), index)
+                yield select_output(run, examples.text[index], replace(selection, position=str(word + 1)))
         else:
             raise UserError(NOT_EXPLAINED.format(run=run))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from regard.errors import UserError
+from regard.errors import UnsupportedModel, UserError
 
 MAX_JSON_BYTES = 32 * 2**20
 
@@ -54,12 +54,25 @@ class ConfigFile:
     def convert(self, name: str, value: object, value_type: "ValueType") -> Any:
         try:
             return value_type.read(value)
+        except UnsupportedValue as error:
+            raise self.unsupported(name, value, str(error)) from None
         except ValueError as error:
             raise self.error(name, value, str(error)) from None
 
     def error(self, name: str, value: object, expected: str) -> UserError:
+        return UserError(self._describe(name, value, expected))
+
+    def unsupported(self, name: str, value: object, expected: str) -> UnsupportedModel:
+        """Return the error of a value that others may know what to do with."""
+        return UnsupportedModel(self._describe(name, value, expected))
+
+    def _describe(self, name: str, value: object, expected: str) -> str:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + " …"
-        return UserError(f"{self.path}: {name} = {shown}: {expected}")
+        return f"{self.path}: {name} = {shown}: {expected}"
+
+
+class UnsupportedValue(ValueError):
+    """A value that is none of ours, and may be one of theirs."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +136,19 @@ def boolean(*, true: object = True, false: object = False) -> ValueType:
 
 def choice(theirs_to_ours: Mapping[str, str]) -> ValueType:
     """One of several strings; where two of theirs mean the same, the first is written."""
-    return mapped(str, theirs_to_ours, f"is not supported; should be {' or '.join(theirs_to_ours)}")
+    return mapped(str, theirs_to_ours, f"is not supported; should be {' or '.join(theirs_to_ours)}", UnsupportedValue)
 
 
-def mapped(theirs: type, theirs_to_ours: Mapping[Any, object], expected: str) -> ValueType:
+def mapped(
+    theirs: type, theirs_to_ours: Mapping[Any, object], expected: str, unknown: type[ValueError] = ValueError
+) -> ValueType:
     """A value of one of their types, each with its counterpart of ours."""
 
     def read(value: object) -> object:
-        if not isinstance(value, theirs) or value not in theirs_to_ours:
+        if not isinstance(value, theirs):
             raise ValueError(expected)
+        if value not in theirs_to_ours:
+            raise unknown(expected)
         return theirs_to_ours[value]
 
     def write(value: object) -> object:

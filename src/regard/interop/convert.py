@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import UnsupportedModel, UserError
 from regard.files import atomic_folder, require_new_folder
 from regard.interop.config import ConfigFile, integer
 from regard.interop.families import FAMILIES
@@ -115,7 +115,9 @@ def require_single_label(config: ConfigFile, name: str, labels: int, *, allow_re
     """Require that a classifier predicts one of several labels, or one number where regression is allowed."""
     problem = config.get("problem_type")
     if problem == "multi_label_classification" or (problem == "regression" and labels > 1):
-        raise UserError(f"{config.path}: {name} that predicts several labels or numbers at once is not supported; one of them is")
+        raise UnsupportedModel(
+            f"{config.path}: {name} that predicts several labels or numbers at once is not supported; one of them is"
+        )
     if labels == 1 and (not allow_regression or problem not in (None, "regression")):
         raise UserError(f"{config.path}: {name} with one label is not supported; it needs at least two")
 
@@ -125,7 +127,8 @@ def identify_architecture(config: ConfigFile) -> tuple[ModelFamily, str]:
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         shown = "has no model_type" if model_type is None else f"has model_type {str(model_type)[:60]!r}"
-        raise UserError(f"{config.path} {shown}; regard supports {', '.join(FAMILIES)}")
+        error = UserError if model_type is None else UnsupportedModel
+        raise error(f"{config.path} {shown}; regard supports {', '.join(FAMILIES)}")
     family, architectures = FAMILIES[model_type], config.get("architectures")
     if architectures is None or architectures == []:
         return family, family.bare
@@ -133,7 +136,7 @@ def identify_architecture(config: ConfigFile) -> tuple[ModelFamily, str]:
     if not isinstance(name, str) or name not in family.architectures:
         supported = ", ".join(family.architectures)
         expected = f"is not supported; {supported} are (to read the model without its head, write {family.bare})"
-        raise config.error("architectures", name, expected)
+        raise config.unsupported("architectures", name, expected)
     return family, name
 
 
@@ -143,7 +146,7 @@ def read_vocab_size(config: ConfigFile) -> int:
     rows: int = config.read("vocab_size", VOCAB_SIZE)
     if config.get("decoder_vocab_size") is not None and config.read("decoder_vocab_size", VOCAB_SIZE) != rows:
         expected = f"a separate target vocabulary is not supported (vocab_size = {rows})"
-        raise config.error("decoder_vocab_size", config.get("decoder_vocab_size"), expected)
+        raise config.unsupported("decoder_vocab_size", config.get("decoder_vocab_size"), expected)
     return rows
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
@@ -89,6 +90,8 @@ class Architecture:
     head: tuple[TensorRule, ...] = ()
     settings: FlatSettings = field(default_factory=dict)
     """Our settings that it implies."""
+    derived: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
+    """Our settings that follow from others."""
     inferred: dict[str, tuple[str, Any, Any]] = field(default_factory=dict)
     """Our settings that depend on a tensor of theirs: its name, the value if it is there, and the value if not."""
     bare: bool = False
@@ -118,6 +121,8 @@ class ModelFamily:
     """Values that settings of theirs must have if config.json has them."""
     written: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
     """Settings of theirs that are only written, computed from ours."""
+    computed: Callable[[ConfigFile, FlatSettings], FlatSettings] = lambda config, settings: {}
+    """Our settings that need several of theirs, given those of `fields`; `written` is the way back."""
     problem: Callable[[FlatSettings], str | None] = lambda settings: None
     """What is wrong with the combination of settings, if anything."""
     embedding: str = ""
@@ -158,17 +163,18 @@ class ModelFamily:
                 expected = f"should be {settings[item.ours]}, as another setting; the two are one setting here"
                 raise config.error(item.theirs, config.get(item.theirs), expected)
             settings[item.ours] = value
+        settings |= self.computed(config, settings)
         for name, allowed in self.required.items():
             value = config.get(name)
             if value is not None and value not in allowed:
-                raise config.error(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
+                raise config.unsupported(name, value, f"is not supported; only {' or '.join(map(repr, allowed))}")
         for name, value in architecture.settings.items():
             if settings.get(name, value) != value:
                 item = next(item for item in self.fields if item.ours == name)
                 expected = f"this head is supported with {item.type.write(value)!r} only"
-                raise config.error(item.theirs, config.get(item.theirs), expected)
+                raise config.unsupported(item.theirs, config.get(item.theirs), expected)
         settings |= self.constant | architecture.settings
-        for name, rule in self.derived.items():
+        for name, rule in (self.derived | architecture.derived).items():
             settings[name] = rule(settings)
         if problem := self.problem(settings):
             raise UserError(f"{config.path}: {problem}")
@@ -178,16 +184,20 @@ class ModelFamily:
         """Return our settings that this family cannot express."""
         if absent := [item.ours for item in self.fields if item.ours not in settings]:
             return absent
-        expected = self.constant | {name: rule(settings) for name, rule in self.derived.items()} | architecture.settings
-        covered = {item.ours for item in self.fields}
+        derived = {name: rule(settings) for name, rule in (self.derived | architecture.derived).items()}
+        values = nest_settings({name: rule(settings) for name, rule in self.written.items()})
+        computed = self.computed(ConfigFile(values, Path()), settings)
+        expected = self.constant | derived | architecture.settings
+        covered = {item.ours for item in self.fields} | computed.keys()
         expected |= {name: value for name, value in REGARD_ONLY_DEFAULTS.items() if name not in covered | expected.keys()}
+        expected |= computed
         wrong = [name for name, value in settings.items() if name in expected and value != expected[name]]
         if self.tie_values is not None and settings.get("tie") not in self.tie_values:
             wrong.append("tie")
         for item in self.fields:
             try:
                 item.type.read(item.type.write(settings[item.ours]))
-            except (KeyError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 wrong.append(item.ours)
         return [f"model.{name} = {settings.get(name)!r}" for name in dict.fromkeys(wrong)]
 
@@ -214,8 +224,11 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "window": None,
     "encoder_widths": None,
     "positions.random_offset": 0,
+    "positions.scaling.kind": "none",
     "layer_scale": None,
     "convolution": 0,
+    "embedding_width": None,
+    "share_layers": False,
 }
 """Settings that no family can express, with the values that they must have."""
 

@@ -142,9 +142,9 @@ def valid_positions(inputs: ParityInputs, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool) -> ParityOutputs:
-    """Return the outputs of `transformers`, by the class that the folder names; a bare model's logits are its last hidden states.
-    With `generates`, also generate texts."""
+def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool, encodes: bool = False) -> ParityOutputs:
+    """Return the outputs of `transformers`, by the class that the folder names; a bare model's logits are its last hidden states,
+    and so are those of any model with `encodes`. With `generates`, also generate texts."""
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -159,6 +159,8 @@ def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool) -> 
     else:
         names = ("logits", "prediction_logits", "logits_per_image", "last_hidden_state")
         logits = next(outputs[name] for name in names if name in outputs)
+    if encodes and "last_hidden_state" not in outputs:
+        logits = outputs["hidden_states"][-1]
     found = ParityOutputs(logits, *states_and_attention(outputs))
     if generates:
         found.greedy = [generate_ids(model, prompt, inputs, 1) for prompt in inputs.prompts]

@@ -1,21 +1,30 @@
 """A stack of blocks and the positions they share: an encoder or a decoder."""
 
+import copy
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
+from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
 from regard.layers.block import Block, BlockConfig, SourceKV
 from regard.layers.norm import build_norm
 
+Module = TypeVar("Module", bound=nn.Module)
+
 
 class Stack(nn.Module):
-    """Embeddings (B, T, D) -> contextual vectors (B, T, width of the last layer)."""
+    """Embeddings (B, T, D) -> contextual vectors (B, T, width of the last layer).
+
+    With `embedding_width`, the embeddings have that width, and a layer projects them to D; with `share_layers`, all blocks share
+    their weights (ALBERT, Lan et al. 2020, sec. 3.1).
+    """
 
     def __init__(
         self,
@@ -29,18 +38,28 @@ class Stack(nn.Module):
         grids: Sequence[GridPattern | None] | None = None,
         embedding_dropout: nn.Module | None = None,
         embedding_norm: bool = False,
+        embedding_width: int | None = None,
+        share_layers: bool = False,
     ):
         super().__init__()
+        embedded = embedding_width or config.width
         widths = [config.width, *(widths or [config.width] * layers)]
         self.positions = positions
-        self.embedding_norm = build_norm(config.norm, config.width, config.norm_epsilon) if embedding_norm else nn.Identity()
+        self.embedding_norm = build_norm(config.norm, embedded, config.norm_epsilon) if embedding_norm else nn.Identity()
         self.dropout = embedding_dropout or nn.Identity()
+        self.projection = nn.Linear(embedded, config.width) if embedding_width else nn.Identity()
         per_layer = zip(widths, windows or [None] * layers, grids or [None] * layers)
         configs = [
             replace(config, width=width, window=window, grid=grid, drop_path=config.drop_path * number / layers)
             for number, (width, window, grid) in enumerate(per_layer, start=1)
         ]
-        self.blocks = nn.ModuleList(Block(one, source_width=source_width, out_width=out) for one, out in zip(configs, widths[1:]))
+        if share_layers:
+            first = Block(configs[-1], source_width=source_width)
+            self.blocks = nn.ModuleList([first, *(share_weights(first) for _ in range(layers - 1))])
+        else:
+            self.blocks = nn.ModuleList(
+                Block(one, source_width=source_width, out_width=out) for one, out in zip(configs, widths[1:])
+            )
         self.width = widths[-1]
         self.norm = build_norm(config.norm, self.width, config.norm_epsilon) if config.norm_first else nn.Identity()
 
@@ -60,7 +79,7 @@ class Stack(nn.Module):
         """`states` collects the embeddings with their positions and the output of each block, the last one normalised.
         `position_offsets` (B,) are the first positions of the rows, 0 by default."""
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
-        x = self.dropout(self.embedding_norm(self.positions.embed(x, positions)))
+        x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
             x = block(x, mask=mask, **given)
@@ -100,3 +119,22 @@ def token_positions(length: int, mask: Mask, device: torch.device) -> Tensor:
         return mask.packed_documents.positions
     positions = torch.arange(length, device=device)
     return positions if mask.starts is None else (positions - mask.starts[:, None]).clamp(min=0)
+
+
+def share_weights(block: Block) -> Block:
+    """Return a block that shares every weight with this one, but has attention modules of its own to watch."""
+    twin = _shallow_copy(block)
+    for name, child in block.named_children():
+        if isinstance(child, MultiHeadAttention):
+            own = _shallow_copy(child)
+            own.attend = Attention(child.attend.dropout, child.attend.scale)
+            setattr(twin, name, own)
+    return twin
+
+
+def _shallow_copy(module: Module) -> Module:
+    """Return a copy that shares parameters and children, but whose children can be replaced, and which has its own hooks."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    twin._forward_hooks, twin._forward_pre_hooks = OrderedDict(), OrderedDict()
+    return twin

@@ -1,20 +1,15 @@
 """One block applied repeatedly, for each token as often as it needs (Dehghani et al. 2019; Graves 2016)."""
 
-import copy
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, Mask
-from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding, sinusoids
-from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.stack import Stack, collect_state
-
-Module = TypeVar("Module", bound=nn.Module)
+from regard.layers.block import BlockConfig, SourceKV
+from regard.layers.stack import Stack, collect_state, share_weights
 
 
 class UniversalStack(Stack):
@@ -78,21 +73,3 @@ class UniversalStack(Stack):
         if self.halt is not None:
             self.steps, self.ponder = steps.detach(), steps.detach() + remainder
         return collect_state(states, self.norm(x if self.halt is None else mean))
-
-
-def share_weights(block: Block) -> Block:
-    """Return a block that shares every weight with this one, but has attention modules of its own to watch."""
-    twin = _shallow_copy(block)
-    for name, child in block.named_children():
-        if isinstance(child, MultiHeadAttention):
-            own = _shallow_copy(child)
-            own.attend = Attention(child.attend.dropout, child.attend.scale)
-            setattr(twin, name, own)
-    return twin
-
-
-def _shallow_copy(module: Module) -> Module:
-    """Return a copy that shares parameters and children, but whose children can be replaced."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin

@@ -1,7 +1,9 @@
-"""Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019) and
-DistilBERT (Sanh et al. 2019), and their heads: masked tokens and the next sentence, a label, tags, the span of an answer.
+"""Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019), DistilBERT
+(Sanh et al. 2019), ALBERT (Lan et al. 2020) and ELECTRA (Clark et al. 2020), and their heads: masked tokens and the next
+sentence, a label, tags, the span of an answer.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.layers.convolution import GatedConvolution
+from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.norm import build_norm
 from regard.models.gpt import build_stack, init_normal
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 MASK_RATE = 0.15
 """The usual fraction of masked tokens, by which the next-sentence loss is weighted."""
+FIRST_TOKEN: dict[str, Callable[[Tensor], Tensor]] = {"first": torch.tanh, "first_relu": F.relu, "first_gelu": F.gelu}
+"""The kinds of pooling that read the first token, and their activations."""
 
 
 class TextEncoder(nn.Module):
@@ -28,10 +33,18 @@ class TextEncoder(nn.Module):
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
-        self.token_embedding = nn.Embedding(vocabulary, settings.width)
-        self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
-        self.convolution = GatedConvolution(settings.width, settings.convolution) if settings.convolution else None
-        self.stack = build_stack(settings, regularize, causal=False, embedding_norm=settings.embedding_norm)
+        width = settings.embedding_width or settings.width
+        self.token_embedding = nn.Embedding(vocabulary, width)
+        self.segments = nn.Embedding(settings.segments, width) if settings.segments else None
+        self.convolution = GatedConvolution(width, settings.convolution) if settings.convolution else None
+        self.stack = build_stack(
+            settings,
+            regularize,
+            causal=False,
+            embedding_norm=settings.embedding_norm,
+            embedding_width=settings.embedding_width,
+            share_layers=settings.share_layers,
+        )
 
     def forward(
         self,
@@ -74,16 +87,16 @@ class EncoderWithHead(nn.Module):
 
 class Pooling(nn.Module):
     """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT,
-    its last token ("end"), or the mean or maximum of all tokens."""
+    gelu(W x_1) as in ELECTRA, its last token ("end"), or the mean or maximum of all tokens."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
         self.kind = kind
-        self.dense = nn.Linear(width, width) if kind.startswith("first") else None
+        self.dense = nn.Linear(width, width) if kind in FIRST_TOKEN else None
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
-            return self.dense(x[:, 0]).tanh() if self.kind == "first" else self.dense(x[:, 0]).relu()
+            return FIRST_TOKEN[self.kind](self.dense(x[:, 0]))
         if self.kind == "end":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
@@ -106,16 +119,18 @@ class TextEmbedder(EncoderWithHead):
 
 
 class MaskedLanguageModel(EncoderWithHead):
-    """Predicts masked tokens, V (norm(gelu(W x))) + b with V the token embeddings (Devlin et al. 2019, sec. 3.1), and whether
-    the second text follows the first."""
+    """Predicts masked tokens, V (norm(f(W x))) + b with V the token embeddings (Devlin et al. 2019, sec. 3.1), and whether the
+    second text follows the first."""
 
     once_per_example = ("pool.dense", "next_sentence")
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
-        self.transform = nn.Linear(settings.width, settings.width)
-        self.norm = build_norm(settings.norm, settings.width, settings.norm_epsilon)
-        self.output = nn.Linear(settings.width, vocabulary)
+        embedded = settings.embedding_width or settings.width
+        self.transform = nn.Linear(settings.width, embedded)
+        self.activation = ACTIVATIONS[settings.head_activation]
+        self.norm = build_norm(settings.norm, embedded, settings.norm_epsilon)
+        self.output = nn.Linear(embedded, vocabulary)
         self.pool = Pooling("first", settings.width)
         self.next_sentence = nn.Linear(settings.width, 2)
         init_normal(self)
@@ -134,7 +149,7 @@ class MaskedLanguageModel(EncoderWithHead):
         kept for `auxiliary_loss`."""
         x = self.encoder(source, lengths, segments, documents=documents)
         self.next_sentence_logits = None if follows is None else self.next_sentence(self.pool(x, lengths))
-        return self.output(self.norm(F.gelu(self.transform(x))))
+        return self.output(self.norm(self.activation(self.transform(x))))
 
     def auxiliary_loss(self, batch: "Batch") -> Tensor:
         """Return the next-sentence loss of the last forward pass, each row weighted by its usual number of masked tokens."""

@@ -28,9 +28,8 @@ class Gpt(nn.Module):
     def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
-        windows = [settings.window if number % 2 else None for number in range(settings.layers)]
         self.token_embedding = nn.Embedding(vocabulary, settings.width)
-        self.decoder = build_stack(settings, regularize, causal=True, windows=windows)
+        self.decoder = build_stack(settings, regularize, causal=True, windows=settings.windows)
         self.output = nn.Linear(settings.width, vocabulary, bias=False)
         init_normal(self)
         if settings.tie:
@@ -59,19 +58,27 @@ class Gpt(nn.Module):
         return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.caches)
 
 
-def build_stack(settings: "StackSettings", regularize: "Regularization | None", *, causal: bool, **options: Any) -> Stack:
+def build_stack(
+    settings: "StackSettings",
+    regularize: "Regularization | None",
+    *,
+    causal: bool,
+    embedding_width: int | None = None,
+    **options: Any,
+) -> Stack:
     """Return the stack that settings of an encoder or a decoder describe."""
     config = block_config(settings, regularize)
     assert config.key_width is not None
     positions = build_positions(
         settings.positions,
-        width=config.width,
+        width=embedding_width or config.width,
         heads=config.heads,
         key_width=config.key_width,
         max_length=settings.max_length,
         causal=causal,
     )
-    return Stack(config, settings.layers, positions, embedding_dropout=embedding_dropout(regularize), **options)
+    options |= {"embedding_dropout": embedding_dropout(regularize), "embedding_width": embedding_width}
+    return Stack(config, settings.layers, positions, **options)
 
 
 def init_normal(model: nn.Module) -> None:

@@ -15,7 +15,8 @@ As usual, elementwise work is left out: softmax, norms, biases, activations, dro
 `torch.utils.flop_counter` gives the same totals wherever it applies (tests/plan/test_plan.py and test_plan_of_tasks.py compare
 them exactly), but does not replace this count: a forward pass on the meta device fails for models that pack sequences (LSTM
 encoders), it does not see the matrix–vector products of additive attention or fused LSTM kernels, and it reports per module,
-not scores and mixing separately. A Universal Transformer's block is counted once, not once per step.
+not scores and mixing separately. A Universal Transformer's block is counted once per step, as often
+as it may be applied.
 """
 
 from collections import Counter
@@ -97,7 +98,7 @@ def count_components(model: nn.Module, source: int, target: int, prefix: str = "
     macs: Counter[Location] = Counter()
     for name, parameter in model.named_parameters():
         parameters[_locate(prefix + name)] += parameter.numel()
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         positions = sequence_length(prefix + name, source, target) * (
             getattr(model, "outputs_per_token", 1) if name == "output" else 1
         )

@@ -56,7 +56,7 @@ def training_memory(model: nn.Module, train: Training, precision: str, source: i
 def activation_bytes(model: nn.Module, source: int, target: int, bf16: bool) -> int:
     """Return the bytes saved for the backward pass of one example, without the logits."""
     b = 2 if bf16 else 4
-    return sum(_saved_bytes(module, name, source, target, b) for name, module in model.named_modules())
+    return sum(_saved_bytes(module, name, source, target, b) for name, module in model.named_modules(remove_duplicate=False))
 
 
 def _saved_bytes(module: nn.Module, name: str, source: int, target: int, b: int) -> int:

@@ -27,6 +27,7 @@ READING_ORDER = [
     "segments",
     "positions",
     "embedding_norm",
+    "projection",
     "self-attention",
     "cross-attention",
     "cells",

@@ -28,7 +28,7 @@ from regard.interop.verify import (
 from regard.layers.stack import Stack
 from regard.run.card import card, conversion_section
 from regard.run.export import export
-from regard.run.load import load
+from regard.run.load import load_native
 from regard.tasks.base import Run
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights
@@ -47,7 +47,7 @@ def convert(
     if str(source) == PACKAGE and not Path(source).exists():
         write_packaged_weights(Path(out), verify)
         return None
-    run = load(source, device=device, allow_pickle=allow_pickle)
+    run = load_native(source, device=device, allow_pickle=allow_pickle)
     if to == "hf":
         folder = write_huggingface_folder(run, out)
         proof = verify_conversion(run, folder) if verify else None
@@ -88,9 +88,9 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
     samples = verification_inputs(run)
     ours = model_outputs(run, samples, generates_text(run))
     theirs = (
-        run_transformers(folder, samples, generates=generates_text(run))
+        run_transformers(folder, samples, generates=generates_text(run), encodes=run.recipe.task == "encode")
         if is_transformers_installed()
-        else model_outputs(load(folder, device="cpu"), samples, generates_text(run))
+        else model_outputs(load_native(folder, device="cpu"), samples, generates_text(run))
     )
     theirs.logits = run._to_training_scale(theirs.logits)
     return compare_outputs(ours, theirs, samples, "transformers" if is_transformers_installed() else "the folder read again")
@@ -214,6 +214,6 @@ def record_states(model: nn.Module, *, normed: bool) -> Iterator[dict[str, list[
             if not isinstance(stack, Stack):
                 continue
             found[name] = []
-            for module in (stack.dropout, *list(stack.blocks)[:-1], stack.norm if normed else stack.blocks[-1]):
+            for module in (stack.projection, *list(stack.blocks)[:-1], stack.norm if normed else stack.blocks[-1]):
                 hooks.enter_context(module.register_forward_hook(lambda _, __, output, to=found[name]: to.append(output)))
         yield found

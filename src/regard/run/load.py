@@ -4,37 +4,60 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
 
-from regard.errors import UserError
+from regard.errors import UnsupportedModel, UserError
 from regard.hardware import choose_device
 from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
 from regard.recipe import Answering, PairTokenSettings, Recipe
 from regard.recipe.images import height_and_width
 from regard.tasks import find_task, load_run_folder
 from regard.tasks.base import ModelSettings, Run, Task
+from regard.tasks.transformers_models import open_with_transformers
 from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
-DOWNLOADED = [*COPIED_FILES, "*.safetensors", "model.safetensors.index.json"]
+DOWNLOADED = [
+    *COPIED_FILES,
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "added_tokens.json",
+]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+CODE = ["*.py"]
 
 
-def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False, trust_remote_code: bool = False) -> Run:
     """Load a run folder, a Hugging Face folder, or the name of one on the hub.
 
     The class of the result, and so its verbs, depends on the task: `TranslateRun.translate`, `LanguageRun.generate`,
     `MaskedRun.fill`, `ClassifyRun.classify`, `TagRun.tag`, `AnswerRun.answer`, `CaptionRun.caption`, `ContrastiveRun.match`,
-    `TextToImageRun.draw`, and `embed` and `explain` for most. `dir(run)` lists them.
+    `TextToImageRun.draw`, and `embed`, `show` and `explain` for most. `dir(run)` lists them. A folder that none of our models
+    fits is opened with transformers where that is installed, to be shown and explained; code in it is run only with
+    `trust_remote_code`.
     """
-    folder = Path(path)
-    if not folder.parent.exists() and HUB_NAME.fullmatch(str(path)):
-        folder = download(str(path), allow_pickle=allow_pickle)
+    folder = find_folder(path, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    try:
+        return load_native(folder, device=device, allow_pickle=allow_pickle)
+    except UnsupportedModel as unsupported:
+        try:
+            return open_with_transformers(folder, choose_device(device), trust_remote_code=trust_remote_code)
+        except UserError as error:
+            raise UserError(f"{unsupported}; {error}") from None
+
+
+def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+    """Load what `load` does, as a model of ours: to train, evaluate or convert it."""
+    folder = find_folder(path, allow_pickle=allow_pickle)
     if is_huggingface_folder(folder):
         return load_huggingface(folder, device=device, allow_pickle=allow_pickle)
     if not (folder / "recipe.toml").is_file():
@@ -43,6 +66,14 @@ def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) 
     if not (folder / "model.safetensors").is_file():
         raise UserError(f"{folder} has no model yet; finish its training with: regard train {folder} --resume")
     return load_run_folder(folder, choose_device(device))
+
+
+def find_folder(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> Path:
+    """Return the folder of a path, or of a name on the hub."""
+    if not Path(path).parent.exists() and HUB_NAME.fullmatch(str(path)):
+        patterns = [*DOWNLOADED, *(PICKLES if allow_pickle else []), *(CODE if trust_remote_code else [])]
+        return download(str(path), patterns)
+    return Path(path)
 
 
 class PretrainedRecipe(Recipe):
@@ -98,7 +129,7 @@ def tensor_shapes(source: HuggingFaceFolder, task: Task, settings: ModelSettings
     return {name: tensor.shape for name, tensor in named_weights(model).items()}
 
 
-def download(name: str, *, allow_pickle: bool = False) -> Path:
+def download(name: str, patterns: Sequence[str]) -> Path:
     """Return the folder of a name on the hub, from the cache or the network; HF_HUB_OFFLINE is respected."""
     try:
         from huggingface_hub import snapshot_download
@@ -106,7 +137,7 @@ def download(name: str, *, allow_pickle: bool = False) -> Path:
     except ImportError:
         raise UserError(f"{name} is no folder here; to look for it on the hub: pip install 'regard[hub]'") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=DOWNLOADED + (PICKLES if allow_pickle else [])))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except HFValidationError:
         raise UserError(f"{name} does not exist, and is no name on the hub (owner/model)") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):

@@ -26,7 +26,7 @@ from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.recipe import InitFrom, Recipe, apply_override
 from regard.run import environment
-from regard.run.load import load
+from regard.run.load import load_native
 from regard.tasks.base import Run
 from regard.training import checkpoint
 from regard.training import verify as verification
@@ -205,7 +205,7 @@ def train_run(
         if distributed.is_main():
             checkpoint.write_weights(folder / "model.safetensors", weights)
         distributed.barrier()
-    return load(folder, device=str(device))
+    return load_native(folder, device=str(device))
 
 
 def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
@@ -252,7 +252,7 @@ def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> None:
     """Load the weights of another run or Hugging Face folder, all or those of the modules named."""
     path = Path(settings.run, "model.safetensors")
     theirs = (
-        checkpoint.named_weights(load(settings.run, device="cpu").model)
+        checkpoint.named_weights(load_native(settings.run, device="cpu").model)
         if is_huggingface_folder(Path(settings.run))
         else checkpoint.read_weights(path)
     )

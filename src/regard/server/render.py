@@ -32,7 +32,7 @@ from regard.tasks.language import LanguageRun
 from regard.tasks.regress import RegressRun
 from regard.tasks.shared.images import patch_grid
 from regard.tasks.shared.labels import Prediction
-from regard.tasks.shared.requests import StreamResult, token_labels
+from regard.tasks.shared.requests import StreamResult
 from regard.tasks.text_to_text import TextToTextRun
 from regard.tasks.translate import TranslateRun, Translation
 from regard.tokens.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ def decoded_result(
 ) -> Decoded:
     """Return the best hypothesis, its alternatives, and the views that the type has."""
     texts = [{"text": one.text, "score": one.score, "log_probability": one.log_probability} for one in hypotheses]
-    tokens = token_labels(tokenizer, hypotheses[0].tokens)
+    tokens = tokenizer.labels(hypotheses[0].tokens)
     return result_type.model_validate({**texts[0], "tokens": tokens, "alternatives": texts[1:], **views})
 
 
@@ -273,7 +273,8 @@ def attention_file(run: Run, given: ModelInput, request: request_types.Attention
 def explain_response(
     name: str, run: Run, given: ModelInput, request: request_types.ExplainRequest
 ) -> response_types.ExplainResponse:
-    target = {key: value for key in ("label", "word", "fits", "against") if (value := getattr(request, key)) is not None}
+    options = ("label", "word", "fits", "against", "position")
+    target = {key: value for key in options if (value := getattr(request, key)) is not None}
     with SEED_LOCK:
         explanation = run.explain(given, request.method, **target)
     other = explanation.against

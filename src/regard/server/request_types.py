@@ -162,3 +162,4 @@ class ExplainRequest(TextOrImageRequest):
     word: Word | None = None
     fits: Word | None = None
     against: Word | None = None
+    position: Word | None = None

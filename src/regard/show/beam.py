@@ -12,7 +12,6 @@ from regard.decoding.protocol import length_penalty
 from regard.errors import UserError
 from regard.show.attention import save_figure_or_page
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure, beam_tree_text
-from regard.tasks.shared.requests import token_labels
 from regard.tasks.translate import TranslateRun
 
 MAX_NODES = 400
@@ -63,7 +62,7 @@ def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int]
     best = [*output, run._special_tokens.eos]
     for number, step in enumerate(steps, start=1):
         kept, extended = step.kept[0].tolist(), dict[int, tuple[int, list[int]]]()
-        words = token_labels(run.tokenizers[-1], step.tokens[0].tolist())
+        words = run.tokenizers[-1].labels(step.tokens[0].tolist())
         candidates = zip(step.origin[0].tolist(), step.tokens[0].tolist(), step.log_p[0].tolist())
         for index, (origin, token, log_p) in enumerate(candidates):
             before = beams[origin] if origin < len(beams) else None

@@ -29,7 +29,6 @@ from regard.show.recording import (
 from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
-from regard.tasks.shared.requests import token_labels
 from regard.tokens.special_tokens import NO_TOKEN
 
 MAX_TOKENS, MAX_ALTERNATIVES = 20, 5
@@ -86,7 +85,7 @@ def trace_attention(
     keys = query_and_key_labels(module, record.tokens, 0)[1]
     weights = module.weights()[0][:, : len(generated), : len(keys)]  # (H, T, S)
     p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()  # (T, V)
-    words = token_labels(run.tokenizers[-1], generated)
+    words = run.tokenizers[-1].labels(generated)
     steps = [GenerationStep(words[i], float(p[i, token]), alternatives(run, p[i], token)) for i, token in enumerate(generated)]
     return GenerationTrace(
         f"{selected.layer_name}, {selected.head_name}",
@@ -102,7 +101,7 @@ def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, f
     """Return the most probable tokens besides the generated one."""
     top = p.topk(min(MAX_ALTERNATIVES + 1, len(p))).indices.tolist()
     best = [token for token in top if token != generated][:MAX_ALTERNATIVES]
-    return list(zip(token_labels(run.tokenizers[-1], best), p[best].tolist()))
+    return list(zip(run.tokenizers[-1].labels(best), p[best].tolist()))
 
 
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
@@ -132,8 +131,8 @@ def inputs_with_continuation(
     """Return the inputs when the last token was generated."""
     ids = [*prompt, *generated[:-1]]
     tokens: TokensBySide = {
-        "text": [token_labels(run.tokenizers[0], ids)],
-        "predicted": [token_labels(run.tokenizers[0], generated)],
+        "text": [run.tokenizers[0].labels(ids)],
+        "predicted": [run.tokenizers[0].labels(generated)],
     }
     inputs = ModelInputs(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)
     return inputs, generated, list(range(len(prompt) - 1, len(ids)))

@@ -15,14 +15,10 @@ from regard.attention.recording import AttentionRecording
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
-from regard.tasks.base import Run
-from regard.tasks.shared.images import ImageInput, patch_grid
-from regard.tasks.shared.requests import token_labels
+from regard.tasks.base import Run, SideTokens, TokensBySide
+from regard.tasks.shared.images import ImageInput
 
 BUDGET = "512MB"
-SideTokens = list[list[str]] | dict[str, list[int]]
-"""The tokens of one side: a list of strings for each row, or the rows and columns of its "patches"."""
-TokensBySide = dict[str, SideTokens]
 ATTENTION_NAMES = {
     ("cross", "source"): "cross-attention",
     ("self", "source"): "self-attention of the encoder",
@@ -82,16 +78,8 @@ def model_inputs(run: Run, text: ImageInput) -> ModelInputs:
     """Return the inputs and token labels of a text or an image; of a translator or captioner, with its own output as target."""
     require_attention(run)
     inputs = {name: part.to(run.device) for name, part in run._inputs(text).items()}
-    if "image" in run.task.reads and "pixels" in inputs:
-        source: SideTokens = {"patches": list(patch_grid(run))}
-    else:
-        source = [token_labels(run.tokenizers[0], inputs.get("source", next(iter(inputs.values())))[0].tolist())]
-    if "target" not in inputs or len(inputs) == 1:
-        return ModelInputs(run, inputs, {"text": source}, False)
-    target, tokenizer = inputs["target"][0].tolist(), run.tokenizers[-1]
-    predicted = [token_labels(tokenizer, [*target[1:], run._special_tokens.eos])]
-    tokens: TokensBySide = {"source": source, "target": [token_labels(tokenizer, target)], "predicted": predicted}
-    return ModelInputs(run, inputs, tokens, True)
+    tokens = run._side_tokens(inputs)
+    return ModelInputs(run, inputs, tokens, "target" in tokens)
 
 
 def attention_maps(record: Record, row: int = 0) -> list[AttentionMaps]:

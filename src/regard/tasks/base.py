@@ -56,6 +56,11 @@ EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 POOLS = ("mean", "cls", "words")
 OWN_ENGINE = f"regard-{__version__}"
 Modality = Literal["text", "image"]
+SideTokens = list[list[str]] | dict[str, list[int]]
+"""The tokens of one side: a list of strings for each row, or the rows and columns of its "patches"."""
+TokensBySide = dict[str, SideTokens]
+"""The tokens that a model reads: "text"; of an encoder–decoder "source", "target" and "predicted", the token that each position
+of the target predicts."""
 ComparisonRow = dict[str, str | float | None]
 """The system, metric, score and p-value of a paired test."""
 Size = int | tuple[int, int]
@@ -138,7 +143,7 @@ class Task:
     """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
     """The model and data settings that a Hugging Face folder of this task opens with."""
-    explains: Literal["label", "translation", "next_token", "image_label", "similarity", "caption"] | None = None
+    explains: Literal["label", "translation", "next_token", "masked_token", "image_label", "similarity", "caption"] | None = None
     """Which output `explain` attributes to the input."""
     image_positions: bool = False
     """Whether the positions of an example are those of its image: patches, or codes."""
@@ -189,7 +194,7 @@ class Run:
     @cached_property
     def data(self) -> Dataset[Any]:
         """The validation and test sets of the recipe, of the kind of examples that the task reads."""
-        if self._huggingface is not None:
+        if self._is_pretrained:
             raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
         return read_dataset(self.recipe.data, train=False)
 
@@ -197,6 +202,7 @@ class Run:
         """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
 
         The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
+        `position` is the word of the text, or the mask, whose prediction by a language model or masked model is explained.
         `against` names another output to contrast it with.
         """
         from regard.explain.report import explain_one
@@ -205,6 +211,11 @@ class Run:
         return explain_one(self, text, method, OutputSelection(**selection))
 
     # files, tokenizers and model
+
+    @property
+    def _is_pretrained(self) -> bool:
+        """Whether the model came without a recipe, and so without data."""
+        return self._huggingface is not None
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
@@ -427,6 +438,24 @@ class Run:
     def _forward(self, inputs: dict[str, Tensor]) -> Any:
         """Run the model on what `_inputs` returns."""
         return self.model(**inputs)
+
+    def _input_name(self, inputs: dict[str, Tensor]) -> str:
+        """Return the name of the input that a user gave: a text or an image, not what is written about it."""
+        return next(name for name in ("pixels", "source", "target") if name in inputs)
+
+    def _side_tokens(self, inputs: dict[str, Tensor]) -> TokensBySide:
+        """Return the tokens of each side of what `_inputs` returns, as they are shown."""
+        from regard.tasks.shared.images import patch_grid
+
+        name = self._input_name(inputs)
+        source: SideTokens = (
+            {"patches": list(patch_grid(self))} if name == "pixels" else [self.tokenizers[0].labels(inputs[name][0].tolist())]
+        )
+        if name == "target" or "target" not in inputs:
+            return {"text": source}
+        tokenizer, target = self.tokenizers[-1], inputs["target"][0].tolist()
+        predicted = tokenizer.labels([*target[1:], self._special_tokens.eos])
+        return {"source": source, "target": [tokenizer.labels(target)], "predicted": [predicted]}
 
 
 def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:

@@ -167,6 +167,7 @@ MASKED = Task(
     verbs=("fill", "embed"),
     metrics=("valid_accuracy",),
     pretrained=(EncoderModel, TextData),
+    explains="masked_token",
     starter=masked_recipe,
     card=TaskCard(
         uses="Filling in words of texts like those it was trained on, contextual vectors, fine-tuning. Research and teaching.",

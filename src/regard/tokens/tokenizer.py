@@ -74,6 +74,10 @@ class Tokenizer:
             else self.join_tokens(["a", token])[1:]
         )
 
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """Return tokens as words to show; a special token, or one without letters, by its name."""
+        return [piece.strip() or self.library.id_to_token(number) or "" for piece, number in zip(self.pieces(ids), ids)]
+
     def join_tokens(self, tokens: Sequence[str]) -> str:
         """Return the text of tokens given as strings, by the library's decoder; without one, joined by spaces, as it does."""
         decoder = self.library.decoder

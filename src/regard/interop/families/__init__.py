@@ -1,5 +1,6 @@
 """The supported Hugging Face families, by `model_type`."""
 
+from regard.interop.families.albert import ALBERT, ELECTRA
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
@@ -14,6 +15,8 @@ FAMILIES: dict[str, ModelFamily] = {
     "roberta": ROBERTA,
     "xlm-roberta": XLM_ROBERTA,
     "distilbert": DISTILBERT,
+    "albert": ALBERT,
+    "electra": ELECTRA,
     "gpt2": GPT2,
     "openai-gpt": GPT,
     "llama": LLAMA,

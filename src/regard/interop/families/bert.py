@@ -2,7 +2,7 @@
 
 RoBERTa's classification head is BERT's pooler and linear layer under other names; DistilBERT's has ReLU instead of tanh. XLM-R is
 RoBERTa with another vocabulary.
-Not supported: a masked-word head with another activation than GELU, relative positions, decoders.
+Not supported: relative positions, decoders.
 """
 
 from dataclasses import replace
@@ -44,7 +44,8 @@ FIELDS = (*ENCODER_FIELDS, ConfigField("segments", "type_vocab_size", default=2)
 ENCODER_ONLY = {"is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": ("absolute",)}
 POOLER = tuple(linear_rules("pool.dense", "pooler.dense"))
 POOLED = {"pool": ("pooler.dense.weight", "first", "mean")}
-MASKED = {"activation": "gelu"}
+HEAD_ACTIVATION = {"head_activation": lambda settings: settings["activation"]}
+GELU_HEAD = {"head_activation": "gelu"}
 NO_PAIRS = ("pool.", "next_sentence.")
 
 
@@ -75,9 +76,9 @@ BERT = ModelFamily(
     rules=(*embedding_rules(), *linear_rules_by_prefix("encoder.stack.blocks.{i}.", "encoder.layer.{i}.", BLOCK), *POOLER),
     architectures={
         "BertForPreTraining": Architecture(
-            "masked", (*BERT_MASKED, *head_rules(("next_sentence", "cls.seq_relationship"))), MASKED
+            "masked", (*BERT_MASKED, *head_rules(("next_sentence", "cls.seq_relationship"))), derived=HEAD_ACTIVATION
         ),
-        "BertForMaskedLM": Architecture("masked", BERT_MASKED, MASKED, omitted=NO_PAIRS),
+        "BertForMaskedLM": Architecture("masked", BERT_MASKED, derived=HEAD_ACTIVATION, omitted=NO_PAIRS),
         "BertForSequenceClassification": Architecture("classify", head_rules(("output", "classifier")), {"pool": "first"}),
         "BertForTokenClassification": Architecture("tag", head_rules(("output", "classifier"))),
         "BertForQuestionAnswering": QUESTION_ANSWERING,
@@ -109,7 +110,7 @@ ROBERTA = replace(
         *POOLER,
     ),
     architectures={
-        "RobertaForMaskedLM": Architecture("masked", ROBERTA_MASKED, omitted=NO_PAIRS),
+        "RobertaForMaskedLM": Architecture("masked", ROBERTA_MASKED, GELU_HEAD, omitted=NO_PAIRS),
         "RobertaForSequenceClassification": Architecture(
             "classify", head_rules(("pool.dense", "classifier.dense"), ("output", "classifier.out_proj")), {"pool": "first"}
         ),
@@ -162,7 +163,7 @@ DISTILBERT = ModelFamily(
                 *head_rules(("transform", "vocab_transform"), ("norm", "vocab_layer_norm")),
                 TensorRule("output.bias", "vocab_projector.bias", head=True),
             ),
-            MASKED,
+            derived=HEAD_ACTIVATION,
             omitted=NO_PAIRS,
         ),
         "DistilBertForSequenceClassification": Architecture(

@@ -27,7 +27,9 @@ function open(panel, context) {
     showHeads(result, maps, image, request);
     announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
     if (model.verbs.includes("match")) faithfulness.showMessage("How well an image supports a text is explained in the view Match labels.");
-    else faithfulness.explain(input);
+    else if (model.verbs.includes("fill") && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
+      faithfulness.showMessage("Write [MASK] in place of a word: what the model predicts there is then explained.");
+    } else faithfulness.explain(input);
   });
   kind?.addEventListener("change", () => { if (result.childNodes.length) form.submit(); });
   if (initial.text || initial.image) form.submit();

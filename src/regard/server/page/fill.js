@@ -9,7 +9,7 @@ export const fill = { name: "Fill mask", open };
 const MASK = "[MASK]";
 
 function open(panel, context) {
-  const { form, result } = createView(panel, context, { action: "Fill in", busy: "Filling in …", resultLabel: "the completed text" });
+  const { form, result, faithfulness } = createView(panel, context, { action: "Fill in", busy: "Filling in …", resultLabel: "the completed text" });
   const text = form.text(`Text with ${MASK}`, { value: context.initial.text, example: `The ${MASK} waited in the ${MASK}.`,
     hint: `${MASK} stands for a missing word.` });
   const fields = { number: form.number("number", { min: 1, max: 100, value: 8, hint: "of candidates per mask" }) };
@@ -25,11 +25,16 @@ function open(panel, context) {
     const nodes = aligned ? parts.flatMap((part, i) => i ? [slots[i - 1], part] : [part]) : [filled.text];
     result.replaceChildren(element("p", { class: "text" }, ...nodes));
     filled.candidates.forEach((list, i) => {
-      const onSelect = aligned ? word => { slots[i].textContent = word; } : undefined;
+      const onSelect = aligned ? word => {
+        slots[i].textContent = word;
+        faithfulness.explain({ text: request.text, word, position: `${MASK}:${i + 1}` });
+      } : undefined;
       result.append(element("h2", {}, `Mask ${i + 1}`));
       bars(result, list.map(item => ({ ...item, label: visibleToken(item.label) })), { onSelect, label: `candidates for mask ${i + 1}` });
     });
     linkToAttention(result, context, { text: request.text }, "All attention heads for this text");
+    if (aligned) result.append(element("p", { class: "hint" }, "Select a word to fill it in and explain it."));
+    faithfulness.explain({ text: request.text });
     announce(`Filled in: ${filled.text}`);
   });
 }

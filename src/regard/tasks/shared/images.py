@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
-from regard.corpus.decode_image import ImageTransform, to_rgb
+from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.recipe import AugmentSettings, ImageTraining
@@ -72,6 +72,12 @@ def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
     if isinstance(image, Image.Image):
         return np.asarray(to_rgb(image))
     return image if isinstance(image, np.ndarray | ImageFile) else ImageFile(Path(image))
+
+
+def open_image(image: ImageInput) -> Image.Image:
+    """Return a user's image in RGB, in its own size."""
+    source = as_image_source(image)
+    return Image.fromarray(source) if isinstance(source, np.ndarray) else decode_image(source.read(), str(source))
 
 
 def patch_grid(run: Run) -> tuple[int, int]:

@@ -61,11 +61,6 @@ def open_continuous_batch(run: Run) -> ContinuousBatcher:
     return ContinuousBatcher(run.model, run.device, run._output_special_tokens())
 
 
-def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return tokens as words to show; a special token, or one without letters, by its name."""
-    return [piece.strip() or tokenizer.library.id_to_token(number) or "" for piece, number in zip(tokenizer.pieces(ids), ids)]
-
-
 class TokenListener:
     """Receives the tokens of a text as they are decoded, and passes on the text that is certain."""
 
@@ -79,7 +74,7 @@ class TokenListener:
         self.streamer.log_probability += log_p
         piece = self.streamer.add(token) if active else self.streamer.end()
         if active:
-            self.words += token_labels(self.tokenizer, [token])
+            self.words += self.tokenizer.labels([token])
             self.probabilities.append(math.exp(log_p))
         if self.callback is not None and (active or piece):
             self.callback(StreamedToken(piece, self.words[-1] if active else "", math.exp(log_p)))

@@ -1,0 +1,453 @@
+"""Models that transformers opens and regard has no model of: to be shown and explained, not trained.
+
+One class for all of them. What differs is the kind of output, which the name of the architecture tells: the next token, masked
+tokens, the output text of an encoder–decoder, labels, or hidden states alone.
+"""
+
+import inspect
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import Tokenizer as Library
+from torch import Tensor, nn
+
+from regard.attention.modules import attention_like_modules, named_modules
+from regard.errors import UserError
+from regard.recipe import BaseData, Recipe, Settings
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, SideTokens, Task, TaskCard, TokensBySide
+from regard.tasks.masked import MASK_PATTERN
+from regard.tasks.shared.images import open_image
+from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
+from regard.tokens.tokenizer import PROBES, Tokenizer
+
+INSTALL = "pip install 'regard[transformers]'"
+MAX_OUTPUT = 128
+"""Tokens that an encoder–decoder writes at most."""
+UNLIMITED = 2**30
+"""Positions of a model without a limit; transformers writes 1e30 for tokenizers without one."""
+FAILURES = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    AssertionError,
+    SafetensorError,
+)
+"""What transformers raises for a folder that it cannot open."""
+
+
+class PretrainedModel(Settings):
+    """The settings of a model that transformers built from its own configuration."""
+
+    kind: Literal["transformers"] = "transformers"
+    max_length: int
+    """Positions of the text that the model reads."""
+
+
+class PretrainedData(BaseData):
+    """A model that came without data."""
+
+    too_long: Literal["error"] = "error"
+
+
+class TransformersRecipe(Recipe):
+    """The settings that a run reads from its recipe, for a model that transformers opened."""
+
+    model: PretrainedModel
+    data: PretrainedData = PretrainedData.model_construct()
+
+
+@dataclass(frozen=True)
+class PretrainedParts:
+    """A model of transformers with what turns a text or an image into its inputs."""
+
+    model: Any
+    tokenizer: Any = None
+    """None if the model reads no text."""
+    image_processor: Any = None
+    """None if the model reads no image."""
+
+
+class TransformersRun(Run):
+    """A model that transformers opened."""
+
+    labels: list[str]
+    """The labels of a classifier; empty for others."""
+
+    def __init__(self, parts: PretrainedParts, folder: Path, device: torch.device | None = None):
+        self._parts = parts
+        task = identify_task(parts.model)
+        settings = PretrainedModel(max_length=max_positions(parts))
+        device = next(parts.model.parameters()).device if device is None else device
+        super().__init__(task, folder, TransformersRecipe(task=task.name, model=settings), device)
+
+    @property
+    def _is_pretrained(self) -> bool:
+        return True
+
+    def _open_files(self) -> None:
+        names = getattr(self._parts.model.config, "id2label", None) or {}
+        self.labels = [str(names[i]) for i in sorted(names)] if self.task.explains in ("label", "image_label") else []
+
+    def _load_tokenizers(self) -> list[Tokenizer]:
+        return [] if self._parts.tokenizer is None else [wrap_tokenizer(self._parts)]
+
+    def _build_model(self) -> nn.Module:
+        model: nn.Module = self._parts.model
+        return model
+
+    @property
+    def _attends(self) -> bool:
+        return bool(attention_like_modules(named_modules(self.model)))
+
+    @property
+    def _max_positions(self) -> int:
+        return int(self.recipe.model.max_length)
+
+    @cached_property
+    def _arguments(self) -> set[str]:
+        """The names that the model's forward takes."""
+        return set(inspect.signature(self.model.forward).parameters)
+
+    def _inputs(self, text: Any) -> dict[str, Tensor]:
+        """Return the model's inputs for one text (a pair is separated by a tab) or image; of an encoder–decoder, with its own
+        greedy output as target."""
+        if "image" in self.task.reads and not (isinstance(text, str) and self._reads_as_text(text)):
+            return self._image_inputs(text)
+        inputs = self._text_inputs(text)
+        if self.task.encoder_decoder:
+            inputs["decoder_input_ids"] = self._write_output(inputs)[:, :-1]
+        return inputs
+
+    def _reads_as_text(self, given: str) -> bool:
+        return "text" in self.task.reads and not Path(given).is_file()
+
+    def _text_inputs(self, text: str) -> dict[str, Tensor]:
+        mask = self._parts.tokenizer.mask_token
+        texts = [MASK_PATTERN.sub(lambda _: mask, part) if mask else part for part in text.split("\t", 1)]
+        with quiet():
+            encoded = self._parts.tokenizer(*texts, return_tensors="pt")
+        inputs = {name: part for name, part in encoded.items() if name in self._arguments}
+        length = inputs["input_ids"].size(1)
+        if not self._text_positions(inputs):
+            raise UserError("the text is empty: there is nothing to show")
+        if length > self._max_positions:
+            raise UserError(f"the text has {length} tokens, the model takes {self._max_positions}; shorten it")
+        return inputs
+
+    def _image_inputs(self, image: Any) -> dict[str, Tensor]:
+        pixels = self._parts.image_processor(images=open_image(image), return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels}
+
+    @torch.no_grad()
+    def _write_output(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the tokens (1, T) that an encoder–decoder writes greedily, with the one it starts from."""
+        config = self.model.config
+        if not self.model.can_generate():  # no output head: the first step alone
+            names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+            start = next((i for name in names if (i := getattr(config, name, None)) is not None), 0)
+            return torch.tensor([[start, start]])
+        with quiet():
+            written: Tensor = self.model.generate(
+                **{name: part.to(self.device) for name, part in inputs.items()},
+                num_beams=1,
+                do_sample=False,
+                max_new_tokens=min(MAX_OUTPUT, self._max_positions - 1),
+            )
+        return written.cpu()
+
+    def _forward(self, inputs: dict[str, Tensor]) -> Any:
+        """Return the logits; without a head, the last hidden states (B, T, D); of an image-text model, the features."""
+        if self.task.name == "contrastive":
+            features = self.model.get_image_features if "pixel_values" in inputs else self.model.get_text_features
+            found = features(**inputs)
+        else:
+            cache = {"use_cache": False} if "use_cache" in self._arguments else {}
+            found = self.model(**inputs, **cache, return_dict=True)
+        for name in ("logits", "start_logits", "pooler_output" if self.task.name == "contrastive" else "last_hidden_state"):
+            if getattr(found, name, None) is not None:
+                return getattr(found, name)
+        return found if isinstance(found, Tensor) else found[0]
+
+    def _input_name(self, inputs: dict[str, Tensor]) -> str:
+        return "pixel_values" if "pixel_values" in inputs else "input_ids"
+
+    def _text_positions(self, inputs: dict[str, Tensor]) -> list[int]:
+        """Return the positions of the tokens of the text itself, without special tokens around it."""
+        tokenizer = self._parts.tokenizer
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        return [at for at, token in enumerate(inputs["input_ids"][0].tolist()) if token not in special]
+
+    def _side_tokens(self, inputs: dict[str, Tensor]) -> TokensBySide:
+        if "pixel_values" in inputs:
+            return {"text": self._patches(inputs["pixel_values"])}
+        tokenizer, text = self.tokenizers[0], [self.tokenizers[0].labels(inputs["input_ids"][0].tolist())]
+        if "decoder_input_ids" not in inputs:
+            return {"text": text}
+        target = inputs["decoder_input_ids"][0].tolist()
+        with torch.no_grad():
+            logits = self._forward({name: part.to(self.device) for name, part in inputs.items()})[0]
+        last = int(logits[-1].argmax()) if self.model.can_generate() else target[-1]
+        predicted = tokenizer.labels([*target[1:], last])
+        return {"source": text, "target": [tokenizer.labels(target)], "predicted": [predicted]}
+
+    def _patches(self, pixels: Tensor) -> SideTokens:
+        config = getattr(self.model.config, "vision_config", self.model.config)
+        size = getattr(config, "patch_size", None)
+        if not isinstance(size, int | list | tuple):
+            raise UserError(f"{self.folder}: {config.model_type} has no patches of one size; its attention has no picture")
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"patches": [pixels.size(-2) // height, pixels.size(-1) // width]}
+
+    def _score(self, name: str, examples: Any) -> Any:
+        raise UserError(f"{self.folder} is opened with transformers, to be shown and explained; it cannot be evaluated")
+
+
+# tokenizers
+
+
+class PythonTokenizer(Tokenizer):
+    """A tokenizer of transformers that is written in Python, behind the interface of ours."""
+
+    def __init__(self, tokenizer: Any, special_tokens: SpecialTokens):
+        self.tokenizer, self.special_tokens, self.rows = tokenizer, special_tokens, len(tokenizer)
+        self.library = PythonVocabulary(tokenizer)  # type: ignore[assignment]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids]
+
+    def piece(self, number: int) -> str:
+        return str(self.tokenizer.convert_tokens_to_string([self.library.id_to_token(number) or ""]))
+
+    @cached_property
+    def special_ids(self) -> set[int]:
+        return set(self.tokenizer.all_special_ids)
+
+
+@dataclass(frozen=True)
+class PythonVocabulary:
+    """The tokens of such a tokenizer by their ids."""
+
+    tokenizer: Any
+
+    def id_to_token(self, number: int) -> str | None:
+        token = self.tokenizer.convert_ids_to_tokens(number)
+        return None if token is None else str(token)
+
+    def token_to_id(self, token: str) -> int | None:
+        return self.tokenizer.get_vocab().get(token)  # type: ignore[no-any-return]
+
+
+def wrap_tokenizer(parts: PretrainedParts) -> Tokenizer:
+    """Return a copy of a tokenizer behind the interface of ours."""
+    tokenizer, config = parts.tokenizer, parts.model.config
+    prefix, suffix = special_tokens_around(tokenizer)
+    bos, eos = ((NO_TOKEN if i is None else int(i)) for i in (tokenizer.bos_token_id, tokenizer.eos_token_id))
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is not None:
+        bos = int(config.decoder_start_token_id)
+    special_tokens = SpecialTokens(bos, eos, prefix, suffix)
+    if not tokenizer.is_fast:
+        return PythonTokenizer(tokenizer, special_tokens)
+    library = Library.from_str(tokenizer.backend_tokenizer.to_str())  # ours reads special tokens in a text as text
+    library.no_truncation()
+    library.no_padding()
+    return Tokenizer(library, special_tokens)
+
+
+def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the special tokens that a tokenizer of transformers puts before and after a text."""
+    for probe in PROBES:
+        plain, whole = (tokenizer(probe, add_special_tokens=added)["input_ids"] for added in (False, True))
+        starts = [i for i in range(len(whole)) if plain and whole[i : i + len(plain)] == plain]
+        if starts:
+            return tuple(whole[: starts[0]]), tuple(whole[starts[0] + len(plain) :])
+    return (), ()
+
+
+def max_positions(parts: PretrainedParts) -> int:
+    """Return the positions of a text that the model takes: those of its embeddings, and of its tokenizer."""
+    config = getattr(parts.model.config, "text_config", parts.model.config)
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+    limits.append(getattr(parts.tokenizer, "model_max_length", None))
+    for name, module in parts.model.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings") and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)  # RoBERTa counts from the padding token on
+    return min((int(limit) for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=UNLIMITED)
+
+
+# opening
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of output: the Auto class that opens its models, and the table of transformers that names them."""
+
+    auto_class: str
+    architectures: str
+    task: Task
+
+
+def find_kind(architecture: str) -> OutputKind | None:
+    """Return the kind of output of an architecture such as "BertForMaskedLM"."""
+    from transformers.models.auto import modeling_auto
+
+    for kind in KINDS:
+        table = getattr(modeling_auto, kind.architectures, {}).values()
+        if architecture in {name for names in table for name in ([names] if isinstance(names, str) else names)}:
+            return kind
+    return None
+
+
+def identify_task(model: Any) -> Task:
+    """Return the task of a model that transformers built."""
+    names = [base.__name__ for base in type(model).__mro__]  # of a subclass of the user's, that of its base
+    kind = next((kind for name in names if (kind := find_kind(name)) is not None), None)
+    if kind is None:
+        kind = next(kind for kind in KINDS if kind.auto_class == "AutoModel")
+    task = kind.task
+    if task.explains == "label" and model.config.num_labels == 1:
+        return REGRESS
+    if task is ENCODE and getattr(model.config, "is_encoder_decoder", False):
+        return ENCODER_DECODER
+    if task is ENCODE and getattr(model, "main_input_name", "input_ids") == "pixel_values":
+        return ENCODE_IMAGES
+    return task
+
+
+def wrap_model(model: Any, processor: Any, name: str = "") -> TransformersRun:
+    """Return the run of a model of transformers in memory; `processor` is its tokenizer, image processor, or both."""
+    tokenizer = getattr(processor, "tokenizer", processor if hasattr(processor, "convert_ids_to_tokens") else None)
+    images = getattr(processor, "image_processor", processor if tokenizer is None else None)
+    named = name or getattr(model.config, "name_or_path", "") or type(model).__name__
+    return TransformersRun(PretrainedParts(model, tokenizer, images), Path(named))
+
+
+def open_with_transformers(folder: Path, device: torch.device, *, trust_remote_code: bool = False) -> TransformersRun:
+    """Open a folder with transformers: safetensors only, no network, and no code of the folder's own unless it is trusted."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(f"to show and explain it with transformers: {INSTALL}") from None
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    with quiet():
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, **options)
+            opened, found = auto_class(config, trust_remote_code).from_pretrained(
+                folder, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            )
+            parts = open_processors(folder, opened, options)
+        except FAILURES as error:
+            raise UserError(describe_failure(folder, error, trust_remote_code)) from None
+    if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
+        raise UserError(f"the files of {folder} have no weights for {', '.join(missing[:3])}{' …' * (len(missing) > 3)}")
+    return TransformersRun(parts, folder, device)
+
+
+def auto_class(config: Any, trust_remote_code: bool) -> Any:
+    """Return the Auto class of transformers that opens the architecture of a configuration with its head."""
+    import transformers
+
+    names, remote = getattr(config, "architectures", None) or [""], getattr(config, "auto_map", None) or {}
+    if trust_remote_code and remote:
+        classes = [
+            name for name, code in remote.items() if str(code).rpartition(".")[2] == names[0] and hasattr(transformers, name)
+        ]
+        return getattr(transformers, (classes or ["AutoModel"])[0])
+    name = names[0]
+    if name.endswith("ForPreTraining"):
+        name = name.replace("ForPreTraining", "ForMaskedLM")
+    kind = find_kind(name)
+    return getattr(transformers, "AutoModel" if kind is None else kind.auto_class)
+
+
+def open_processors(folder: Path, model: Any, options: dict[str, Any]) -> PretrainedParts:
+    """Open the tokenizer and image processor that the model reads with."""
+    import transformers
+
+    parts, reads = PretrainedParts(model), identify_task(model).reads
+    if model.main_input_name not in ("input_ids", "pixel_values"):
+        raise ValueError(f"{type(model).__name__} reads {model.main_input_name}; texts and images are read here")
+    if "text" in reads:
+        parts = replace(parts, tokenizer=transformers.AutoTokenizer.from_pretrained(folder, **options))
+    if "image" in reads:
+        parts = replace(parts, image_processor=transformers.AutoImageProcessor.from_pretrained(folder, use_fast=False, **options))
+    return parts
+
+
+def describe_failure(folder: Path, error: BaseException, trust_remote_code: bool) -> str:
+    """Return in one line why transformers cannot open a folder."""
+    reason = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    if "trust_remote_code" in reason and not trust_remote_code:
+        return f"{folder} has code of its own; to run it, read it first and add --trust-remote-code (trust_remote_code=True)"
+    if "safetensors" in reason and not list(folder.glob("*.safetensors")):
+        return f"{folder} has no .safetensors file; convert its weights first"
+    return f"transformers cannot open {folder} ({type(error).__name__}: {reason[:200]})"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings and progress bars of transformers, whose errors are raised anyway."""
+    from transformers.utils import logging as library
+
+    level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity(logging.CRITICAL)
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.set_verbosity(level)
+        if bars:
+            library.enable_progress_bar()
+
+
+# tasks
+
+
+def _task(name: str, does: str, **more: Any) -> Task:
+    return Task(name=name, does=does, recipe=None, run=TransformersRun, models={}, verbs=(), card=CARD, **more)
+
+
+CARD = TaskCard(
+    uses="Seeing what a model attends to. Research and teaching.",
+    misuses=f"{HUMAN_CHECK} what is found.",
+    limits=TEXT_LIMITS,
+    commands=('show {} "…" --terminal',),
+)
+LANGUAGE = _task("language", "predicts next tokens", decoder_only=True, explains="next_token")
+MASKED = _task("masked", "fills in masked words")
+TEXT_TO_TEXT = _task("text-to-text", "writes texts", encoder_decoder=True, explains="translation")
+CLASSIFY = _task("classify", "classifies", explains="label")
+CLASSIFY_IMAGES = _task("classify", "classifies images", reads=("image",), explains="image_label")
+REGRESS = _task("regress", "predicts a number")
+TAG = _task("tag", "tags tokens")
+ANSWER = _task("answer", "answers questions")
+CONTRASTIVE = _task("contrastive", "compares images and texts", reads=("text", "image"), explains="similarity")
+ENCODE = _task("encode", "embeds texts")
+ENCODER_DECODER = _task("encode", "embeds texts", encoder_decoder=True)
+ENCODE_IMAGES = _task("encode", "embeds images", reads=("image",))
+KINDS = (
+    OutputKind("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", TEXT_TO_TEXT),
+    OutputKind("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", LANGUAGE),
+    OutputKind("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES", MASKED),
+    OutputKind("AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", CLASSIFY),
+    OutputKind("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES", TAG),
+    OutputKind("AutoModelForQuestionAnswering", "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES", ANSWER),
+    OutputKind("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", CLASSIFY_IMAGES),
+    OutputKind("AutoModelForZeroShotImageClassification", "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES", CONTRASTIVE),
+    OutputKind("AutoModel", "MODEL_MAPPING_NAMES", ENCODE),
+)
+"""The first kind that knows an architecture is taken: transformers lists BartForConditionalGeneration as a masked model too."""
