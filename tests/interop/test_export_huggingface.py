@@ -43,6 +43,13 @@ SUPPORTED = [
     ("language", dict(SMALL, preset="gpt", layers=2, width=24, feed_forward=96), "openai-gpt", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=2, **LLAMA), "llama", "AutoModelForCausalLM"),
     (
+        "language",
+        dict(SMALL, layers=2, **LLAMA | {"positions": {"kind": "rotary", "scaling": {"kind": "llama3", "original_length": 40}}}),
+        "llama",
+        "AutoModelForCausalLM",
+    ),
+    ("language", dict(SMALL, layers=2, window=3, window_layers=[0, 1], **LLAMA), "mistral", "AutoModelForCausalLM"),
+    (
         "translate",
         dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),
         "marian",

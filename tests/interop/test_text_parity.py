@@ -160,7 +160,25 @@ CASES = [
         ),
     ),
     ("LlamaForCausalLM", llama(num_hidden_layers=1, num_key_value_heads=1)),
+    ("LlamaForCausalLM", llama(rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0})),
+    (
+        "LlamaForCausalLM",
+        llama(
+            hidden_size=48,  # six pairs: unscaled, interpolated and scaled ones
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 100.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+    ),
     ("MistralForCausalLM", llama(sliding_window=None, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(sliding_window=3, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(sliding_window=1, num_hidden_layers=3, eos_token_id=2, bos_token_id=1)),
+    ("MistralForCausalLM", llama(eos_token_id=2, bos_token_id=1)),  # a window of 4096, longer than any text
 ]
 NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 
@@ -223,8 +241,25 @@ def test_states_attention_greedy_and_beam_text_equal_transformers(pair):
     model, run = pair
     proof = verify_conversion(run, run.folder)
     assert proof.against == "transformers" and proof.passed, proof
+    if run.recipe.task == "language":
+        assert max(proof.logits, proof.states, proof.attention) < 1e-5, proof
     writes = type(model).__name__.endswith(("LMHeadModel", "CausalLM", "Generation", "MTModel"))
     assert (proof.texts > 0) == writes
+
+
+@torch.no_grad()
+def test_cached_steps_of_decoders_equal_the_whole_text(pair):
+    """One token at a time, after a prefix whose rows begin at different positions."""
+    _, run = pair
+    if run.recipe.task != "language":
+        pytest.skip("not a decoder alone")
+    tokens, starts = torch.randint(5, V, (4, 9)), [0, 4, 3, 2]
+    prefix = torch.stack([torch.cat([row.new_full((start,), -1), row[: 5 - start]]) for row, start in zip(tokens, starts)])
+    whole, state = run.model(tokens), run.model.start(None, prefix)
+    for number in range(4):
+        read = [number + 5 - start for start in starts]  # tokens that each row has read
+        logits, state = run.model.step(tokens[torch.arange(4), read][:, None], state)
+        torch.testing.assert_close(logits[:, 0], whole[torch.arange(4), read], **CLOSE)
 
 
 def test_round_trip_is_bit_for_bit(pair, tmp_path):

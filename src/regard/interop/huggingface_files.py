@@ -24,11 +24,12 @@ TOKEN_CONFIG_NAMES = {
 CONFIG_TOKENS = ("pad_token", "bos_token", "eos_token")
 """Those that config.json names."""
 NORM_EPSILON = {"layer": 1e-5, "batch": 1e-5, "rms": 1e-6}
-DERIVED_DEFAULTS: dict[str, Callable[[FlatSettings], int | float]] = {
+DERIVED_DEFAULTS: dict[str, Callable[[FlatSettings], Any]] = {
     "key_width": lambda stack: stack["width"] // stack["heads"],
     "value_width": lambda stack: stack["key_width"],
     "key_value_heads": lambda stack: stack["heads"],
     "norm_epsilon": lambda stack: NORM_EPSILON[stack["norm"]],
+    "window_layers": lambda stack: None if stack["window"] is None else list(range(1, stack["layers"], 2)),
 }
 LABEL_TASKS = ("classify", "tag")
 """Tasks whose runs have labels."""

@@ -29,12 +29,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+class RotaryScaling(Settings):
+    """Rotary positions of a model that is used on longer texts than it was first trained on."""
+
+    kind: Literal["none", "linear", "llama3"] = "none"
+    """`linear` divides every position by `factor` (position interpolation, Chen et al. 2023); `llama3` divides only those of the
+    pairs that turn slowly (Llama 3.1, Grattafiori et al. 2024)."""
+    factor: float = Field(1.0, gt=0)
+    low_frequency: float = Field(1.0, gt=0)
+    """Pairs that turn fewer times than this within `original_length` are divided by the whole factor (llama3)."""
+    high_frequency: float = Field(4.0, gt=0)
+    """Pairs that turn more often than this are left as they are; those in between are interpolated (llama3)."""
+    original_length: Count = 8192
+    """Longest text of the first training (llama3)."""
+
+    @model_validator(mode="after")
+    def check_frequencies(self) -> Self:
+        if self.low_frequency >= self.high_frequency:
+            raise ValueError(f"low_frequency {self.low_frequency:g} should be less than high_frequency {self.high_frequency:g}")
+        return self
+
+
 class PositionSettings(Settings):
     """Position encoding."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     base: float = Field(10_000.0, gt=1)
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
+    scaling: RotaryScaling = RotaryScaling()
+    """Scaling of rotary positions for longer texts."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
     buckets: int = Field(32, ge=2)
