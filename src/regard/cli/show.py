@@ -100,7 +100,7 @@ def show(
         ),
     )
     if is_record:
-        _print(show_attention(run, None, choice, keep=save), out, terminal)
+        _print(show_attention(run, "", choice, keep=save), out, terminal)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
     opened = load_for(verb, run, device, task, trust_remote_code=trust_remote_code)
