@@ -1,6 +1,7 @@
 """The attention of one example as a graph from the output down to its input features (Abnar & Zuidema 2020)."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,6 +14,10 @@ from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.explain.target import AttributionTarget, without_cudnn
 
+MIN_GRADIENT = 1e-9
+"""The gradient of a query that the output depends on, as a fraction of the largest."""
+WITHOUT_ATTENTION = "occlusion, input-gradient, integrated-gradients"
+"""The methods that need no attention."""
 Nodes = TypeVar("Nodes", Tensor, list[int])
 """One row or node per position."""
 
@@ -85,9 +90,7 @@ def attention_graph(target: AttributionTarget, *, method: str | None = None) -> 
 
 def gradient_attention_graph(target: AttributionTarget) -> AttentionGraph:
     """Record each weight times its gradient where that is positive: (∇A ⊙ A)⁺ (Chefer et al. 2021, eq. 5)."""
-    parameters = [p for p in target.model.parameters() if p.requires_grad]
-    with torch.enable_grad(), watch(target.model, kinds=target.attention_pattern, gradients=True) as seen, without_cudnn():
-        torch.autograd.grad(target.score(target.input).sum(), parameters, allow_unused=True)
+    seen = watch_gradients(target)
 
     def relevance(name: str) -> Tensor:
         if all(call is None for call in seen.gradient_calls[name]):
@@ -97,19 +100,76 @@ def gradient_attention_graph(target: AttributionTarget) -> AttentionGraph:
     return build_graph(seen, target, relevance)
 
 
+def watch_gradients(target: AttributionTarget) -> AttentionRecording:
+    """Record the attention behind the output, with the gradients of the output's score."""
+    parameters = [p for p in target.model.parameters() if p.is_floating_point()]
+    with ExitStack() as stack:
+        for p in parameters:
+            if not p.requires_grad:
+                stack.callback(p.requires_grad_(True).requires_grad_, False)
+        stack.enter_context(torch.enable_grad())
+        seen = stack.enter_context(watch(target.model, kinds=target.attention_pattern, gradients=True))
+        stack.enter_context(without_cudnn())
+        torch.autograd.grad(target.score(target.input).sum(), parameters, allow_unused=True)
+    return seen
+
+
+def determining_positions(target: AttributionTarget) -> tuple[int, ...]:
+    """Return the queries of the last attention whose weights the output depends on: those that a label is predicted from."""
+    seen = watch_gradients(target)
+    name = seen.names()[-1]
+    maps = stage_maps(seen, name, seen.gradient(name))
+    size = maps[-1][0].abs().sum((0, 2))  # (T,)
+    return tuple(torch.nonzero(size > MIN_GRADIENT * size.max()).flatten().tolist())
+
+
 def build_graph(
     seen: AttentionRecording, target: AttributionTarget, weights: Callable[[str], Tensor], method: str | None = None
 ) -> AttentionGraph:
     if not seen.names():
-        raise UserError("the model has no attention to explain it by; use: occlusion, input-gradient, integrated-gradients")
+        raise UserError(f"the model has no attention to explain it by; use: {WITHOUT_ATTENTION}")
     if method is not None and any(layer_index(name) is None for name in seen.names()):
         raise UserError(
             f"{method} follows attention through the layers of a Transformer; this model is recurrent and also mixes its "
             "tokens in other ways; use: attention, norms or a gradient method"
         )
-    stages = [AttentionStage(name, weights(name)[0].double().cpu(), "cross" in name) for name in seen.names()]
-    encoder = [stage for stage in stages if target.has_source and stage.name.startswith("encoder")]
-    stages = [stage for stage in stages if stage not in encoder]
+    stages = [
+        AttentionStage(name, part[0].double().cpu(), seen.kinds[name] == "cross")
+        for name in seen.names()
+        for part in stage_maps(seen, name, weights(name))
+    ]
+    has_source = target.has_source or any(stage.cross for stage in stages)
+    encoder = [stage for stage in stages if has_source and in_encoder(stage.name)]
+    stages = [stage for stage in stages if not (has_source and in_encoder(stage.name))]
     graph = AttentionGraph(stages, encoder, target.query_weights(stages[-1].weights.size(-2)), target.positions.cpu())
-    first = stages[0].weights.size(-2) + graph.source_offset if target.has_source else 0
+    check_keys(graph, target, method)
+    first = stages[0].weights.size(-2) + graph.source_offset if has_source else 0
     return replace(graph, columns=graph.columns + first)
+
+
+def stage_maps(seen: AttentionRecording, name: str, whole: Tensor) -> list[Tensor]:
+    """Return the maps (1, H, T, S) of a module: one for each call where layers share it, as in ALBERT."""
+    if whole.size(0) != 1:
+        raise UserError(f"{name} attends within parts of the input, not to all of it; use: {WITHOUT_ATTENTION}")
+    shapes = {call.shape for call in seen.recorded(name)}
+    (T, S), calls = next(iter(shapes))[2:], len(seen.recorded(name))
+    is_shared = calls > 1 and len(shapes) == 1 and T == S and layer_index(name) is not None
+    return list(whole.split(S, dim=-2)) if is_shared else [whole]
+
+
+def in_encoder(name: str) -> bool:
+    parts = name.split(".")
+    return "encoder" in parts and "decoder" not in parts
+
+
+def check_keys(graph: AttentionGraph, target: AttributionTarget, method: str | None) -> None:
+    """Refuse a model whose attention is not over the features, or for `method` not so in every layer."""
+    if target.keys is not None and graph.last.weights.size(-1) != target.keys:
+        raise UserError(
+            f"{graph.last.name} attends to {graph.last.weights.size(-1)} positions, which are not those of the "
+            f"{target.wording.features}; use: {WITHOUT_ATTENTION}"
+        )
+    for stack in (graph.stages, graph.encoder):
+        sizes = {stage.weights.shape[-2:] for stage in stack if not stage.cross}
+        if method is not None and stack and (len(sizes) > 1 or any(T != S for T, S in sizes)):
+            raise UserError(f"{method} needs layers of self-attention over the same positions; this model has others")

@@ -49,6 +49,8 @@ class AttributionTarget(ABC):
     """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
     """The position that predicts the output, in a decoder or at a mask; None for a classification of the whole input."""
+    keys: int | None = field(default=None, kw_only=True)
+    """The number of keys of an attention to the input, to tell attention to anything else apart; None if there is none."""
 
     wording: ClassVar[Wording]
     attention_pattern: ClassVar[str | None] = None
@@ -115,8 +117,12 @@ class AttributionTarget(ABC):
         """Return (length,) by how much each position of the last layer determines the output; they sum to 1."""
 
 
+@dataclass(frozen=True)
 class TextTarget(AttributionTarget):
     """Inputs are token ids (R, S), embedded as token embeddings (R, S, D)."""
+
+    pooled: tuple[int, ...] | None = field(default=None, kw_only=True)
+    """The positions that a label is predicted from; None is what the model's own `pool` says."""
 
     wording = TEXT_WORDING
     batch_size = 64
@@ -147,6 +153,8 @@ class TextTarget(AttributionTarget):
         return x[0].sum(-1)[self.positions].double().cpu()
 
     def query_weights(self, length: int) -> Tensor:
+        if self.pooled is not None and self.step is None:
+            return torch.stack([one_hot(position, length) for position in self.pooled]).mean(0)
         kind = getattr(getattr(self.model, "pool", None), "kind", "first")
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
@@ -233,12 +241,23 @@ def one_hot(position: int, length: int) -> Tensor:
 
 @contextmanager
 def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None."""
+    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None.
+
+    Where the model names its `token_embeddings`, which may get a copy of `ids`, the first lookup of equal ids is replaced."""
+    named: list[nn.Module] | None = getattr(model, "token_embeddings", None)
+    done = False
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        return change(output) if args[0] is ids else None
+        nonlocal done
+        if named is None:
+            return change(output) if args[0] is ids else None
+        if done or not args or args[0].shape != ids.shape or not torch.equal(args[0], ids):
+            return None
+        done = True
+        return change(output)
 
-    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)] if named is None else named
+    hooks = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
     finally:
