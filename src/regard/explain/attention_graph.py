@@ -1,5 +1,6 @@
 """The attention of one example as a graph from the output down to its input features (Abnar & Zuidema 2020)."""
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ MIN_GRADIENT = 1e-9
 """The gradient of a query that the output depends on, as a fraction of the largest."""
 WITHOUT_ATTENTION = "occlusion, input-gradient, integrated-gradients"
 """The methods that need no attention."""
+OTHER_LAYERS = "{} needs layers of self-attention over the same positions; this model has others"
 Nodes = TypeVar("Nodes", Tensor, list[int])
 """One row or node per position."""
 
@@ -83,8 +85,8 @@ class AttentionGraph:
 
 def attention_graph(target: AttributionTarget, *, method: str | None = None) -> AttentionGraph:
     """Record the attention behind the output. `method` names a method that needs attention in every layer."""
-    with torch.no_grad(), watch(target.model, kinds=target.attention_pattern) as seen:
-        target.score(target.input)
+    with torch.no_grad():
+        seen = watch_score(target, lambda score: None)
     return build_graph(seen, target, lambda name: seen[name], method)
 
 
@@ -108,19 +110,34 @@ def watch_gradients(target: AttributionTarget) -> AttentionRecording:
             if not p.requires_grad:
                 stack.callback(p.requires_grad_(True).requires_grad_, False)
         stack.enter_context(torch.enable_grad())
-        seen = stack.enter_context(watch(target.model, kinds=target.attention_pattern, gradients=True))
         stack.enter_context(without_cudnn())
-        torch.autograd.grad(target.score(target.input).sum(), parameters, allow_unused=True)
+        return watch_score(target, lambda score: torch.autograd.grad(score.sum(), parameters, allow_unused=True), gradients=True)
+
+
+def watch_score(target: AttributionTarget, use: Callable[[Tensor], object], *, gradients: bool = False) -> AttentionRecording:
+    """Record the attention while the output's score is computed and used."""
+    try:
+        with watch(target.model, kinds=target.attention_pattern, gradients=gradients) as seen:
+            use(target.score(target.input))
+    except UserError as error:
+        if "no attention" not in str(error):
+            raise
+        raise UserError(f"the model has no attention that is seen; use: {WITHOUT_ATTENTION}") from None
     return seen
 
 
-def determining_positions(target: AttributionTarget) -> tuple[int, ...]:
-    """Return the queries of the last attention whose weights the output depends on: those that a label is predicted from."""
+def determining_attention(target: AttributionTarget) -> tuple[str | None, tuple[int, ...]]:
+    """Return a pattern of the modules whose attention the output depends on, None if it is all of them, and the queries of the
+    last one that it depends on: the positions that a label is predicted from."""
     seen = watch_gradients(target)
-    name = seen.names()[-1]
-    maps = stage_maps(seen, name, seen.gradient(name))
-    size = maps[-1][0].abs().sum((0, 2))  # (T,)
-    return tuple(torch.nonzero(size > MIN_GRADIENT * size.max()).flatten().tolist())
+    names = [name for name in seen.names() if any(call is not None for call in seen.gradient_calls[name])]
+    if not names:
+        raise UserError(f"the output depends on no attention; use: {WITHOUT_ATTENTION}")
+    gradient = stage_maps(seen, names[-1], seen.gradient(names[-1]))[-1]  # (1, H, T, S)
+    size = gradient[0].abs().sum((0, 2))  # (T,)
+    queries = torch.nonzero(size > MIN_GRADIENT * size.max()).flatten().tolist()
+    pattern = f"^({'|'.join(map(re.escape, names))})$"
+    return target.attention_pattern if names == seen.names() else pattern, tuple(queries)
 
 
 def build_graph(
@@ -129,6 +146,8 @@ def build_graph(
     if not seen.names():
         raise UserError(f"the model has no attention to explain it by; use: {WITHOUT_ATTENTION}")
     if method is not None and any(layer_index(name) is None for name in seen.names()):
+        if target.keys is not None:
+            raise UserError(OTHER_LAYERS.format(method))
         raise UserError(
             f"{method} follows attention through the layers of a Transformer; this model is recurrent and also mixes its "
             "tokens in other ways; use: attention, norms or a gradient method"
@@ -172,4 +191,4 @@ def check_keys(graph: AttentionGraph, target: AttributionTarget, method: str | N
     for stack in (graph.stages, graph.encoder):
         sizes = {stage.weights.shape[-2:] for stage in stack if not stage.cross}
         if method is not None and stack and (len(sizes) > 1 or any(T != S for T, S in sizes)):
-            raise UserError(f"{method} needs layers of self-attention over the same positions; this model has others")
+            raise UserError(OTHER_LAYERS.format(method))

@@ -49,12 +49,12 @@ class AttributionTarget(ABC):
     """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
     """The position that predicts the output, in a decoder or at a mask; None for a classification of the whole input."""
+    attention_pattern: str | None = field(default=None, kw_only=True)
+    """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
     keys: int | None = field(default=None, kw_only=True)
     """The number of keys of an attention to the input, to tell attention to anything else apart; None if there is none."""
 
     wording: ClassVar[Wording]
-    attention_pattern: ClassVar[str | None] = None
-    """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
     batch_size: ClassVar[int]
 
     @property
@@ -138,7 +138,7 @@ class TextTarget(AttributionTarget):
         with replace_embeddings(self.model, inputs, found.append):
             self.score(inputs)
         if not found:
-            raise UserError("the model has no token embeddings of its own to take gradients of; use: occlusion")
+            raise UserError("no embeddings of the text's tokens are seen to take gradients of; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
@@ -203,11 +203,13 @@ class ImageTarget(AttributionTarget):
         return torch.stack([one_hot(position, length) for position in positions]).mean(0)
 
 
+@dataclass(frozen=True)
 class ImageTextTarget(ImageTarget):
     """The cosine similarity of an image to each of some texts (C, …), which are further inputs of the model (CLIP)."""
 
+    attention_pattern: str | None = field(default=r"^image\.", kw_only=True)
+
     wording = Wording("patches", "similarity")
-    attention_pattern = r"^image\."
 
     def scores(self, inputs: Tensor) -> Tensor:
         model = cast(Clip, self.model)
@@ -251,10 +253,11 @@ def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor],
         nonlocal done
         if named is None:
             return change(output) if args[0] is ids else None
-        if done or not args or args[0].shape != ids.shape or not torch.equal(args[0], ids):
-            return None
-        done = True
-        return change(output)
+        for axes in ((0, 1), (1, 0)):  # XLNet reads (S, B)
+            if not done and args and args[0].dim() == 2 and torch.equal(args[0].permute(axes), ids):
+                done, changed = True, change(output.permute(*axes, 2))
+                return None if changed is None else changed.permute(*axes, 2)
+        return None
 
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)] if named is None else named
     hooks = [module.register_forward_hook(hook) for module in modules]

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.explain.attention_graph import attention_graph, determining_positions
+from regard.explain.attention_graph import attention_graph, determining_attention
 from regard.explain.image_outputs import patch_names
 from regard.explain.selection import (
     ExplainedImage,
@@ -32,6 +32,7 @@ EQUAL_GRID = (7, 7)
 """The parts of an image that explain a model without patches that it attends to."""
 MAX_PREFIX_TOKENS = 16
 """Class, distillation and register tokens before the patches."""
+Target = TypeVar("Target", TextTarget, ImageTarget)
 
 
 def next_token_output(run: TransformersRun, text: str, selection: OutputSelection) -> ExplainedOutput:
@@ -61,7 +62,7 @@ def label_output(run: TransformersRun, text: str, selection: OutputSelection) ->
     output = -1 if selection.label is None else label_index("class", selection.label, run.labels)
     inputs = run._text_inputs(text)
     target = with_predicted_output(text_target(run, inputs, "source", run._text_positions(inputs), None, output))
-    target = replace(target, pooled=pooled_positions(target))
+    target = with_pooled_positions(target)
     return explain_label(target, feature_labels(target, run.tokenizers[0]), run.labels, selection)
 
 
@@ -161,8 +162,8 @@ def image_target(
     keys, output = attended_positions(target), target.output
     prefix = -1 if keys is None or grid is None else keys - grid[0] * grid[1]
     if grid is not None and 0 <= prefix <= MAX_PREFIX_TOKENS:
-        target = build(grid, prefix, keys)
-        return replace(target, pooled=pooled_positions(target)), ExplainedImage(shown_pixels(run, pixels), grid)
+        target = with_pooled_positions(build(grid, prefix, keys))
+        return target, ExplainedImage(shown_pixels(run, pixels), grid)
     return build(EQUAL_GRID, 0, 0), ExplainedImage(shown_pixels(run, pixels), EQUAL_GRID)
 
 
@@ -183,12 +184,13 @@ def attended_positions(target: ImageTarget) -> int | None:
         return None
 
 
-def pooled_positions(target: TextTarget | ImageTarget) -> tuple[int, ...] | None:
-    """Return the positions that a label is predicted from, None if the model has no attention that tells."""
+def with_pooled_positions(target: Target) -> Target:
+    """Return the target with the positions that its label is predicted from, where the model has attention that tells."""
     try:
-        return determining_positions(target)
+        pattern, positions = determining_attention(target)
     except UserError:
-        return None
+        return target
+    return replace(target, attention_pattern=pattern, pooled=positions)
 
 
 def shown_pixels(run: TransformersRun, pixels: Tensor) -> np.ndarray:

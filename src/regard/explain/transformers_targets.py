@@ -19,8 +19,9 @@ class LogitsModel(nn.Module):
         self.model, self.names = model, names
         has_cache = "use_cache" in inspect.signature(model.forward).parameters
         self.options = {"use_cache": False} if has_cache else {}
-        self.token_embeddings = find_token_embeddings(model)
-        """The modules that embed tokens."""
+        reads_twice = model.config.is_encoder_decoder and "target" not in names
+        self.token_embeddings = [] if reads_twice else find_token_embeddings(model)
+        """The modules that embed tokens; none where an encoder and a decoder both read the text, for gradients are of one."""
 
     def forward(self, **inputs: Tensor) -> Tensor:
         named = {self.names.get(name, name): part for name, part in inputs.items()}
@@ -74,8 +75,8 @@ def explained_model(run: TransformersRun, *, randomized: bool = False) -> nn.Mod
 
 def input_names(run: TransformersRun) -> dict[str, str]:
     """Return the model's own names of our inputs. A model that predicts next tokens reads its text as the target."""
-    text = "target" if run.task.decoder_only else "source"
-    return {text: "input_ids", "pixels": "pixel_values"} | ({} if run.task.decoder_only else {"target": "decoder_input_ids"})
+    names = {"target" if run.task.decoder_only else "source": "input_ids", "pixels": "pixel_values"}
+    return {**names, "target": "decoder_input_ids"} if run.task.encoder_decoder else names
 
 
 def named_inputs(run: TransformersRun, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
