@@ -121,21 +121,29 @@ def text_target(
     """Return a target with the tokens at some positions as features. An output of -1 is not set yet."""
     if not positions:
         raise UserError("there is nothing to explain in an empty text")
-    tokenizer = run._parts.tokenizer
-    names = ("mask_token_id", "unk_token_id", "pad_token_id", "eos_token_id")
-    replacement = next((token for name in names if (token := getattr(tokenizer, name)) is not None), None)
-    if replacement is None:
-        raise UserError("the vocabulary has no mask, unknown, padding or end token that could replace a masked one")
     return TextTarget(
         explained_model(run),
         named_inputs(run, inputs),
         input_name,
         torch.tensor(list(positions), device=run.device),
         output,
-        replacement,
+        replacement_token(run),
         step,
         keys=inputs["input_ids"].size(1),
     )
+
+
+def replacement_token(run: TransformersRun) -> int:
+    """Return the token that replaces a masked one: mask, unknown, padding or end, whichever the vocabulary has first.
+
+    A decoder that classifies reads its label from the last token that is not padding: there it is another one, or a full stop."""
+    tokenizer, names = run._parts.tokenizer, ("mask_token_id", "unk_token_id", "pad_token_id", "eos_token_id")
+    padding = run.model.config.get_text_config().pad_token_id if run.task.explains == "label" else None
+    found = [token for name in names if (token := getattr(tokenizer, name)) is not None and token != padding]
+    found += run.tokenizers[0].encode(["."])[0]
+    if not found:
+        raise UserError("the vocabulary has no mask, unknown, padding or end token that could replace a masked one")
+    return int(found[0])
 
 
 def image_target(
