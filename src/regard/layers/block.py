@@ -15,7 +15,7 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.positions import Rotation
 from regard.layers.embedding import SwitchOut
 from regard.layers.feed_forward import FeedForward
-from regard.layers.norm import Residual
+from regard.layers.norm import Residual, build_norm
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
@@ -41,6 +41,8 @@ class BlockConfig:
     residual: bool = True
     scale: float | None = None
     bias: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, if not everywhere."""
@@ -73,6 +75,8 @@ def block_config(settings: "BlockSettings", regularize: "Regularization | None")
         residual=settings.residual,
         scale=None if settings.scale_scores else 1.0,
         bias=settings.bias,
+        qkv_bias=settings.qkv_bias,
+        qk_norm=settings.qk_norm,
         norm_epsilon=settings.norm_epsilon,
         layer_scale=settings.layer_scale,
         **rates,
@@ -111,6 +115,8 @@ class Block(nn.Module):
             dropout=config.attention_dropout,
             scale=config.scale,
             bias=config.bias,
+            qkv_bias=config.bias or config.qkv_bias,
+            head_norm=partial(build_norm, config.norm, epsilon=config.norm_epsilon) if config.qk_norm else None,
         )
         residual = partial(
             Residual,
