@@ -84,8 +84,8 @@ class ProjectedCall(AttentionCall):
 
     def is_causal(self) -> bool:
         (T, S), mask = (self.q.size(2), self.k.size(2)), self.mask or NO_MASK
-        if T != S or T == 1 or mask.causal:
-            return T == S > 1
+        if mask.causal or T != S or T == 1:
+            return mask.causal
         hidden = self.bias.lt(torch.finfo(self.bias.dtype).min / 2) if self.bias is not None and not mask.structure else None
         hidden = ~mask.allowed if mask.structure == {"allowed"} and mask.allowed is not None else hidden
         return hidden is not None and hides_later_keys(hidden)
