@@ -42,8 +42,7 @@ class MultiHeadAttention(nn.Module):
         key_value_heads: int | None = None,
         source_width: int | None = None,
         out_width: int | None = None,
-        dropout: float = 0.0,
-        scale: float | None = None,
+        attend: Attention | None = None,
         bias: bool = True,
         qkv_bias: bool | None = None,
         head_norm: Callable[[int], nn.Module] | None = None,
@@ -60,7 +59,7 @@ class MultiHeadAttention(nn.Module):
         self.qkv_proj: nn.Module | None = None
         """All three in one product, in a model converted for inference (layers/quantized.py)."""
         self.q_norm, self.k_norm = (nn.Identity() if head_norm is None else head_norm(key_width) for _ in "qk")
-        self.attend = Attention(dropout, scale)
+        self.attend = attend or Attention()
         self.out_proj = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
     def project_kv(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
