@@ -56,6 +56,8 @@ def test_attention_recorded_while_translating_equals_teacher_forcing(settings, b
                 model(inputs[0][row : row + 1], inputs[1][row : row + 1], torch.tensor([[BOS, *hypothesis.tokens]]))
             for name in seen.names():
                 torch.testing.assert_close(seen.for_hypothesis(hypothesis, name), forced[name][0], atol=1e-10, rtol=0)
+            cross = [forced[name][0] for name in forced.names() if forced.kinds[name] == "cross"]  # (H, T, S) each
+            torch.testing.assert_close(seen.of(hypothesis), torch.stack(cross), atol=1e-10, rtol=0)
 
 
 @given(st.sampled_from(range(len(LANGUAGE_MODELS))), st.integers(0, 4), st.integers(0, 100))
@@ -93,3 +95,17 @@ def test_two_searches_in_one_record_are_refused_until_it_is_cleared():
         assert seen.for_hypothesis(best, place).shape[1] == len(best.tokens) + 1
     with pytest.raises(UserError, match="has no rows"):
         seen.for_hypothesis(SimpleNamespace(rows=[]), place)
+
+
+def test_the_attention_of_a_translation_is_asked_for_by_the_translation(tiny_run):
+    """With a beam, (layers, heads, target, source) of the text that was returned."""
+    with watch(tiny_run.model) as seen:
+        best, second = tiny_run.translate("The dog sleeps.", beam=3, number=2)
+    settings = tiny_run.recipe.model
+    for result in (best, second):
+        weights = seen.of(result)
+        assert weights.shape[:3] == (settings.decoder_layers, settings.heads, len(result.tokens) + 1)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+    assert seen.of(best, "causal").shape[2:] == (len(best.tokens) + 1,) * 2
+    with pytest.raises(UserError, match="nothing of it was recorded; there is causal, cross, self"):
+        seen.of(best, "across")

@@ -32,6 +32,10 @@ def good(tmp_path_factory, write_huggingface_model, randomize_weights):
             transformers.GPT2Config(vocab_size=V, n_embd=24, n_layer=1, n_head=3, n_positions=40, eos_token_id=0, bos_token_id=0)
         ),
         "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, max_position_embeddings=40)),
+        "mistral": transformers.MistralForCausalLM(
+            transformers.MistralConfig(**small, num_key_value_heads=3, max_position_embeddings=40)
+        ),
+        "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small, num_key_value_heads=3, head_dim=8)),
         "marian": transformers.MarianMTModel(
             transformers.MarianConfig(
                 vocab_size=V,
@@ -165,7 +169,35 @@ CORRUPTIONS = {
         config(decoder_attention_heads=4),
         r"decoder_attention_heads = 4: should be 3, as another setting",
     ),
-    "rotation": ("llama", config(rope_parameters={"rope_type": "llama3", "factor": 8.0}), "rope_type = 'llama3'"),
+    "rotation": (
+        "llama",
+        config(rope_parameters={"rope_type": "yarn", "factor": 8.0}),
+        "rope_type = 'yarn': is not supported; should be default or linear or llama3",
+    ),
+    "rotation without its numbers": (
+        "llama",
+        config(rope_parameters={"rope_type": "llama3", "factor": 8.0}),
+        "does not have rope_parameters.low_freq_factor",
+    ),
+    "rotation the old way": ("llama", config(rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_scaling.type = 'dynamic'"),
+    "rotation by a negative number": (
+        "llama",
+        config(rope_scaling={"type": "linear", "factor": -2.0}),
+        "rope_scaling.factor = -2.0: should be a number above 0",
+    ),
+    "window in words": ("mistral", config(sliding_window="wide"), "sliding_window = 'wide': should be an integer"),
+    "window of nothing": ("mistral", config(sliding_window=0), "sliding_window = 0: should be an integer from 1"),
+    "layers of another kind": (
+        "qwen3",
+        config(use_sliding_window=True, sliding_window=8, layer_types=["full_attention", "linear_attention"]),
+        "layer_types = .*should name 2 layers, each full_attention or sliding_attention",
+    ),
+    "windows without a width": (
+        "qwen3",
+        config(sliding_window=8, layer_types=["full_attention", "sliding_attention"]),
+        "sliding_window = None: should be an integer, as layer_types has sliding_attention",
+    ),
+    "biases beside norms": ("qwen3", config(attention_bias=True), "attention_bias = True: is not supported; only False"),
     "end out of range": ("gpt2", config(eos_token_id=10**6), "eos_token_id = 1000000: should be one of the 61 tokens"),
     "end in words": ("gpt2", config(eos_token_id="</s>"), "eos_token_id = '</s>': should be"),
     # files
@@ -284,6 +316,8 @@ def test_folders_load_before_they_are_corrupted(good):
         "bert": "classify",
         "gpt2": "language",
         "llama": "language",
+        "mistral": "language",
+        "qwen3": "language",
         "marian": "translate",
     }
 

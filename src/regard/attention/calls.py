@@ -7,12 +7,21 @@ weights that a model computed itself and multiplied with its values. Both are (B
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.core import Score, attention_scores, attention_weights, mix, repeat_kv
+from regard.attention.core import (
+    DecomposableScore,
+    DotProductScore,
+    Score,
+    attention_scores,
+    attention_weights,
+    mix,
+    repeat_kv,
+)
 from regard.attention.lazy_maps import LazyMap, existing_map, gradient_map, select_heads, weights_map
 from regard.attention.masks import NO_MASK, Mask
 
@@ -51,6 +60,10 @@ class AttentionCall(ABC):
         """Return the queries of these heads (B, H, T, K) and the keys that each sees (B, H, S, K), where they are known."""
 
     @abstractmethod
+    def score_function(self) -> DecomposableScore | None:
+        """Return how queries and keys are scored, before any bias, where that is known."""
+
+    @abstractmethod
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:
         """Return the input of the softmax (B, H, T, S): scores with bias, -∞ where a key is hidden."""
 
@@ -84,8 +97,8 @@ class ProjectedCall(AttentionCall):
 
     def is_causal(self) -> bool:
         (T, S), mask = (self.q.size(2), self.k.size(2)), self.mask or NO_MASK
-        if T != S or T == 1 or mask.causal:
-            return T == S > 1
+        if mask.causal or T != S or T == 1:
+            return mask.causal
         hidden = self.bias.lt(torch.finfo(self.bias.dtype).min / 2) if self.bias is not None and not mask.structure else None
         hidden = ~mask.allowed if mask.structure == {"allowed"} and mask.allowed is not None else hidden
         return hidden is not None and hides_later_keys(hidden)
@@ -103,6 +116,9 @@ class ProjectedCall(AttentionCall):
     def queries_and_keys(self, heads: list[int] | None) -> tuple[Tensor, Tensor] | None:
         q, k, _, _ = select_heads(self.q.detach(), repeat_kv(self.k.detach(), self.heads), heads)
         return q, k
+
+    def score_function(self) -> DecomposableScore | None:
+        return DotProductScore(self.scale) if self.score is None else cast(DecomposableScore, self.score)
 
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:
         q, k, mask, bias = select_heads(self.q, self.k, heads, mask=self.mask, bias=self.bias)
@@ -155,6 +171,9 @@ class SoftmaxCall(AttentionCall):
         return _detach(self.model_values)
 
     def queries_and_keys(self, heads: list[int] | None) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def score_function(self) -> DecomposableScore | None:
         return None
 
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:

@@ -6,7 +6,7 @@ then serves a group of them (grouped-query attention, Ainslie et al. 2023).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Protocol, TypeVar, cast
 
@@ -173,6 +173,8 @@ def fused_attention(
 ) -> Tensor:
     """Return dot-product attention from torch's fused kernels, with a dense mask only where the structure needs one."""
     T, S = q.size(-2), k.size(-2)
+    if mask.window is not None and type(S) is int and mask.window >= S:  # symbolic, when traced
+        mask = replace(mask, window=None)  # it hides nothing
     causal = mask.structure == {"causal"} and bias is None
     if causal and (T == S or T == 1):  # the last query sees everything
         return F.scaled_dot_product_attention(

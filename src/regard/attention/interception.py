@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
 from regard.attention.core import VISIBLE_ATTENTION
-from regard.attention.modules import named_modules
+from regard.attention.modules import attention_like_modules, named_modules
 
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "nan_to_num"}
 SAME_WEIGHTS = CASTS | {"dropout", "masked_fill", "masked_fill_", "mul", "__mul__", "mul_", "__getitem__", "narrow"}
@@ -305,22 +305,36 @@ def _einsum_order(equation: object, at: int, found: SoftmaxOutput) -> list[int] 
 def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] | None = None) -> Iterator[Interceptor]:
     """Let `on_call` make every call of attention in a model while the context is open. Compiled models run as their modules.
 
-    Hooks follow which module runs; torch.nn's modules without children (layers of weights, norms, dropout) get none, for none of
-    them attends.
+    Hooks follow which of the modules around attention runs.
     """
     interceptor = Interceptor(model, on_call, modules or named_modules(model))
+    if "_orig_mod" in dict(model.named_children()):
+        warnings.warn("the compiled model runs as its module while it is watched or edited", stacklevel=5)
     hooks = []
     try:
-        for name, module in interceptor.modules.items():
-            if any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.") or not name:
-                name = name.removesuffix(".attend") or type(module).__name__
-                hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
-                hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
+        for name, module in _modules_around_attention(interceptor.modules).items():
+            name = name.removesuffix(".attend") or type(module).__name__
+            hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
+            hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
         with force_eager(), interceptor:
             yield interceptor
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _modules_around_attention(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return the modules that are called attention and those around them: attention found elsewhere gets the name of the
+    innermost of these. Where none is called so, return all modules but torch.nn's layers without children, which never attend."""
+    names = [name + ".attend" * (f"{name}.attend" in modules) for name in attention_like_modules(modules)]
+    if not names:
+        return {
+            name: module
+            for name, module in modules.items()
+            if not name or any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.")
+        }
+    around = {name[:end] for name in names for end in (*(i for i, letter in enumerate(name) if letter == "."), len(name))}
+    return {name: module for name, module in modules.items() if name in around or not name}
 
 
 def _enter(interceptor: Interceptor, name: str) -> Callable[..., None]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from regard.recipe import GridPositionSettings, PositionSettings
+    from regard.recipe.model import RotaryScaling
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -105,20 +106,34 @@ class TextGridPositions(PositionEncoding):
 
 
 class RotaryPositions(PositionEncoding):
-    """Pair i of a head's components is rotated by p / base^(2i/K): scores depend on distance only."""
+    """Pair i of a head's components is rotated by p / base^(2i/K): scores depend on distance only. `scaling` slows the rotation
+    down for longer texts."""
 
     description = "q and k are shown after the rotation by their positions (rotary)"
 
-    def __init__(self, key_width: int, base: float):
+    def __init__(self, key_width: int, base: float, scaling: "RotaryScaling | None" = None):
         super().__init__()
-        self.key_width, self.base = key_width, base
+        self.key_width, self.base, self.scaling = key_width, base, scaling
 
     def rotation(self, positions: Tensor) -> Rotation:
         pair = torch.arange(0, self.key_width, 2, device=positions.device, dtype=torch.float64)
-        angle = positions[..., None] / self.base ** (pair / self.key_width)  # (…, T, K/2)
+        divisor = scale_rotation(self.base ** (pair / self.key_width), self.scaling)  # (K/2,)
+        angle = positions[..., None] / divisor  # (…, T, K/2)
         angle = torch.cat([angle, angle], dim=-1)
         angle = angle if angle.dim() == 2 else angle[:, None]  # (T, K) or (B, 1, T, K)
         return angle.cos(), angle.sin()
+
+
+def scale_rotation(divisor: Tensor, scaling: "RotaryScaling | None") -> Tensor:
+    """Return what positions are divided by for each pair, once scaled: by the factor for all pairs (linear), or for those that
+    turn slowly (llama3: the share of the unscaled rotation grows from 0 to 1 between the two frequencies)."""
+    if scaling is None or scaling.kind == "none":
+        return divisor
+    if scaling.kind == "linear":
+        return divisor * scaling.factor
+    turns = scaling.original_length / (2 * math.pi * divisor)
+    unscaled = ((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency)).clamp(0, 1)
+    return divisor / ((1 - unscaled) / scaling.factor + unscaled)
 
 
 def apply_rotary(x: Tensor, rotation: Rotation | None) -> Tensor:
@@ -191,7 +206,7 @@ def build_positions(
         case "learned":
             return LearnedPositions(width, max_length)
         case "rotary":
-            return RotaryPositions(key_width, settings.base)
+            return RotaryPositions(key_width, settings.base, settings.scaling)
         case "alibi":
             return AlibiPositions(heads)
         case "relative":

@@ -139,14 +139,13 @@ def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     # rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a half of diffuse ones the mean
     bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=weights.dtype)
     most, mean = bounds.view(torch.int32 if weights.dtype == torch.float32 else torch.int16).tolist()
-    largest_weights_kernel[(triton.cdiv(rows, ROWS.value),)](
-        weights, values, keys, rows, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
+    largest_weights_kernel[(rows,)](
+        weights, values, keys, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
     )
 
 
 if triton is not None:
     TILE = tl.constexpr(64)
-    ROWS = tl.constexpr(8)
 
     @triton.jit
     def tile_scores(q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr):
@@ -233,34 +232,29 @@ if triton is not None:
         weights,  # (rows, S), in [0, 1]
         values,  # (rows, number)
         keys,  # (rows, number)
-        rows,
         S,
         number,
-        most,  # fewer than `number` weights have at least these bits
-        mean,
+        most,  # bits that fewer than `number` weights reach
+        mean,  # bits of 1/S
         WIDTH: tl.constexpr,  # a power of two from S on
     ):
-        key = tl.arange(0, WIDTH)
-        for i in range(ROWS):
-            row = tl.program_id(0).to(tl.int64) * ROWS + i
-            real = (key < S) & (row < rows)
-            weight = tl.load(weights + row * S + key, mask=real, other=0.0)
-            if weight.dtype == tl.float32:
-                bits = weight.to(tl.int32, bitcast=True)
-            else:
-                bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
-            bits = tl.where(real, bits, -1)
-            low, high = 0 * most, most  # `number` weights or more reach `low`, fewer reach `high`
-            middle = tl.minimum(mean, high - 1)
-            while high - low > 1:
-                reached = tl.sum((bits >= middle).to(tl.int32), 0)
-                low = tl.where(reached >= number, middle, low)
-                high = tl.where(reached >= number, high, middle)
-                high = tl.where(reached == number, low + 1, high)
-                middle = (low + high) // 2
-            equal = (bits == low).to(tl.int32)
-            left = number - tl.sum((bits > low).to(tl.int32), 0)
-            kept = (bits > low) | ((equal > 0) & (tl.cumsum(equal, 0) <= left))
-            place = tl.cumsum(kept.to(tl.int32), 0) - 1
-            tl.store(values + row * number + place, weight, mask=kept & real)
-            tl.store(keys + row * number + place, key.to(keys.dtype.element_ty), mask=kept & real)
+        row, key = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+        weight = tl.load(weights + row * S + key, mask=key < S, other=0.0)
+        if weight.dtype == tl.float32:
+            bits = weight.to(tl.int32, bitcast=True)
+        else:
+            bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
+        bits = tl.where(key < S, bits, -1)
+        low, high = 0 * most, most  # `number` weights or more reach `low`, fewer reach `high`
+        middle = tl.minimum(mean, high - 1)
+        while high - low > 1:
+            reached = tl.sum((bits >= middle).to(tl.int32), 0)
+            low = tl.where(reached >= number, middle, low)
+            high = tl.where(reached > number, high, tl.where(reached == number, middle + 1, middle))
+            middle = (low + high) // 2
+        equal = (bits == low).to(tl.int32)
+        left = number - tl.sum((bits > low).to(tl.int32), 0)
+        kept = (bits > low) | ((equal > 0) & (tl.cumsum(equal, 0) <= left))
+        place = tl.cumsum(kept.to(tl.int32), 0) - 1
+        tl.store(values + row * number + place, weight, mask=kept)
+        tl.store(keys + row * number + place, key.to(keys.dtype.element_ty), mask=kept)

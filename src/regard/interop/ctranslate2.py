@@ -73,8 +73,10 @@ def unsupported_settings(model: nn.Module) -> list[str]:
     widths = settings.key_width not in (None, head_width) or settings.value_width not in (None, head_width)
     problems = {
         f"positions.kind = {settings.positions.kind!r}": settings.positions.kind not in POSITIONS,
+        f"positions.scaling.kind = {settings.positions.scaling.kind!r}": settings.positions.scaling.kind != "none",
         "model.key_width or model.value_width": widths,
         "model.key_value_heads": settings.key_value_heads not in (None, settings.heads),
+        "model.qk_norm": settings.qk_norm,
         "model.residual = false": not settings.residual,
         "model.layer_scale": settings.layer_scale is not None,
         f"model.norm = {settings.norm!r}": settings.norm not in ("layer", "rms"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
@@ -120,6 +121,8 @@ class ModelFamily:
     """Values that settings of theirs must have if config.json has them."""
     written: dict[str, Callable[[FlatSettings], Any]] = field(default_factory=dict)
     """Settings of theirs that are only written, computed from ours."""
+    computed: Callable[[ConfigFile, FlatSettings], FlatSettings] = lambda config, settings: {}
+    """Our settings that need several of theirs, given those of `fields`; `written` is the way back."""
     problem: Callable[[FlatSettings], str | None] = lambda settings: None
     """What is wrong with the combination of settings, if anything."""
     embedding: str = ""
@@ -146,6 +149,8 @@ class ModelFamily:
     """What is wrong with how texts end, if anything, given the settings of its texts and the highest token id."""
     text_section: str | None = ""
     """The section of config.json about texts, empty for all of it; None if the model reads no text."""
+    tokenizer_pattern: str = ""
+    """How AutoTokenizer splits the texts of all its models into words, if it does not do as tokenizer.json says."""
     image_prefix: str = ""
     """The prefix of our settings of pixel normalization."""
     image_processor: str = ""
@@ -160,6 +165,7 @@ class ModelFamily:
                 expected = f"should be {settings[item.ours]}, as another setting; the two are one setting here"
                 raise config.error(item.theirs, config.get(item.theirs), expected)
             settings[item.ours] = value
+        settings |= self.computed(config, settings)
         for name, allowed in self.required.items():
             value = config.get(name)
             if value is not None and value not in allowed:
@@ -181,9 +187,12 @@ class ModelFamily:
         if absent := [item.ours for item in self.fields if item.ours not in settings]:
             return absent
         derived = {name: rule(settings) for name, rule in (self.derived | architecture.derived).items()}
+        values = nest_settings({name: rule(settings) for name, rule in self.written.items()})
+        computed = self.computed(ConfigFile(values, Path()), settings)
         expected = self.constant | derived | architecture.settings
-        covered = {item.ours for item in self.fields}
+        covered = {item.ours for item in self.fields} | computed.keys()
         expected |= {name: value for name, value in REGARD_ONLY_DEFAULTS.items() if name not in covered | expected.keys()}
+        expected |= computed
         wrong = [name for name, value in settings.items() if name in expected and value != expected[name]]
         if self.tie_values is not None and settings.get("tie") not in self.tie_values:
             wrong.append("tie")
@@ -217,7 +226,10 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "window": None,
     "encoder_widths": None,
     "positions.random_offset": 0,
+    "positions.scaling.kind": "none",
     "layer_scale": None,
+    "qkv_bias": False,
+    "qk_norm": False,
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,

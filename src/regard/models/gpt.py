@@ -28,9 +28,8 @@ class Gpt(nn.Module):
     def __init__(self, settings: "DecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         self.settings = settings
-        windows = [settings.window if number % 2 else None for number in range(settings.layers)]
         self.token_embedding = nn.Embedding(vocabulary, settings.width)
-        self.decoder = build_stack(settings, regularize, causal=True, windows=windows)
+        self.decoder = build_stack(settings, regularize, causal=True, windows=settings.windows)
         self.output = nn.Linear(settings.width, vocabulary, bias=False)
         init_normal(self)
         if settings.tie:

@@ -29,12 +29,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+class RotaryScaling(Settings):
+    """Rotary positions of a model that is used on longer texts than it was first trained on."""
+
+    kind: Literal["none", "linear", "llama3"] = "none"
+    """`linear` divides every position by `factor` (position interpolation, Chen et al. 2023); `llama3` divides only those of the
+    pairs that turn slowly (Llama 3.1, Grattafiori et al. 2024)."""
+    factor: float = Field(1.0, gt=0)
+    low_frequency: float = Field(1.0, gt=0)
+    """Pairs that turn fewer times than this within `original_length` are divided by the whole factor (llama3)."""
+    high_frequency: float = Field(4.0, gt=0)
+    """Pairs that turn more often than this are left as they are; those in between are interpolated (llama3)."""
+    original_length: Count = 8192
+    """Longest text of the first training (llama3)."""
+
+    @model_validator(mode="after")
+    def check_frequencies(self) -> Self:
+        if self.low_frequency >= self.high_frequency:
+            raise ValueError(f"low_frequency {self.low_frequency:g} should be less than high_frequency {self.high_frequency:g}")
+        return self
+
+
 class PositionSettings(Settings):
     """Position encoding."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     base: float = Field(10_000.0, gt=1)
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
+    scaling: RotaryScaling = RotaryScaling()
+    """Scaling of rotary positions for longer texts."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
     buckets: int = Field(32, ge=2)
@@ -67,6 +90,10 @@ class BlockSettings(Settings):
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
     bias: bool = True
     """Bias of the projections and the feed-forward layer."""
+    qkv_bias: bool = False
+    """Bias of the query, key and value projections alone (Qwen2); needs `bias = false`."""
+    qk_norm: bool = False
+    """Normalise each head's queries and keys before they are rotated and compared (Dehghani et al. 2023, sec. 2; Qwen3)."""
     residual: bool = True
     """Residual connections; false is for comparison only."""
     scale_scores: bool = True
@@ -83,6 +110,14 @@ class BlockSettings(Settings):
             )
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+    @model_validator(mode="after")
+    def check_attention(self) -> Self:
+        if self.qkv_bias and self.bias:
+            raise ValueError("model.qkv_bias is for models with bias = false: with bias = true all projections have one")
+        if self.qk_norm and self.norm == "batch":
+            raise ValueError("model.qk_norm normalises vectors: use norm = 'layer' or 'rms'")
         return self
 
 

@@ -140,12 +140,29 @@ class DecoderModel(StackSettings):
     tie: bool = True
     """Tie the weights of embedding and output."""
     window: Count | None = None
-    """Every other layer attends only this far back (banded attention, Child et al. 2019; GPT-3)."""
+    """Some layers attend only to this many positions, the own and those before it (banded attention, Child et al. 2019; GPT-3,
+    Mistral)."""
+    window_layers: list[Annotated[int, Field(ge=0)]] | None = None
+    """The layers with the window, counted from 0. Default: every other one, from the second (GPT-3)."""
 
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: object) -> object:
         return with_preset(given, DECODERS)
+
+    @model_validator(mode="after")
+    def check_window_layers(self) -> Self:
+        if self.window_layers is not None and self.window is None:
+            raise ValueError("model.window_layers needs model.window, the width of the window")
+        if self.window_layers and max(self.window_layers) >= self.layers:
+            raise ValueError(f"model.window_layers names layer {max(self.window_layers)}; layers are 0 to {self.layers - 1}")
+        return self
+
+    @property
+    def windows(self) -> list[int | None]:
+        """The window of each layer."""
+        windowed = range(1, self.layers, 2) if self.window_layers is None else self.window_layers
+        return [self.window if number in windowed else None for number in range(self.layers)]
 
 
 class WordVectors(Settings):

@@ -114,8 +114,8 @@ class CaptionRun(Run):
         )
 
     def _captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
-        texts = self.tokenizers[0].decode([one.tokens for one in hypotheses])
-        return [Translation(text, one.score, one.log_probability, one.tokens) for text, one in zip(texts, hypotheses)]
+        texts = self.tokenizers[0].decode([h.tokens for h in hypotheses])
+        return [Translation(text, h.score, h.log_probability, h.tokens, rows=h.rows) for text, h in zip(texts, hypotheses)]
 
     def _align_tokens(self, pixels: Pixels, captions: Sequence[Sequence[int]]) -> Iterator[CaptionAlignment]:
         """Yield the alignment of decoded images (N, H, W, 3) with the tokens of their captions, without the end token."""

@@ -1,7 +1,7 @@
 """Translation: a sequence-to-sequence model, its search, its word alignments."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self, Unpack, overload
 
 import numpy as np
@@ -88,6 +88,8 @@ class Translation:
     tokens: list[int]
     engine: str = ""
     """The program that computed it."""
+    rows: list[int] = field(default_factory=list, compare=False, repr=False)
+    """Its row of the batch in each step of the search, for `seen.of(translation)`."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def text_inputs(run: Run, ids: Sequence[Sequence[int]], max_tokens: int | None) 
 def as_translations(run: Run, hypotheses: list[Hypothesis], engine: str = "") -> list[Translation]:
     """Return hypotheses as texts."""
     texts = run.tokenizers[1].decode([h.tokens for h in hypotheses])
-    return [Translation(text, h.score, h.log_probability, h.tokens, engine) for text, h in zip(texts, hypotheses)]
+    return [Translation(text, h.score, h.log_probability, h.tokens, engine, h.rows) for text, h in zip(texts, hypotheses)]
 
 
 def load_pair_tokenizers(run: Run) -> list[Tokenizer]:

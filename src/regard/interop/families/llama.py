@@ -1,13 +1,21 @@
 """Llama (Touvron et al. 2023) and Mistral (Jiang et al. 2023): rotary positions, RMS norm, SwiGLU, grouped-query attention.
 
-Not supported: scaled rotary positions (`rope_scaling`), Mistral's sliding window.
+Not supported: rotary positions scaled by other rules than `linear` and `llama3` (Llama 3.1).
 """
 
 from dataclasses import replace
 
-from regard.interop.config import boolean, choice, positive_float
+from regard.interop.config import ConfigFile, boolean, choice
 from regard.interop.families.common import EPSILON, LAYERS, LENGTH, head_width
-from regard.interop.family_rules import Architecture, ConfigField, ModelFamily, linear_rules_by_prefix, weight_rule
+from regard.interop.families.positions import read_rotary, read_windows, rope_parameters
+from regard.interop.family_rules import (
+    Architecture,
+    ConfigField,
+    FlatSettings,
+    ModelFamily,
+    linear_rules_by_prefix,
+    weight_rule,
+)
 
 BLOCK = {
     "self_attention.q_proj": "self_attn.q_proj",
@@ -34,7 +42,6 @@ FIELDS = (
     ),
     ConfigField("norm_epsilon", "rms_norm_eps", EPSILON, 1e-6),
     ConfigField("max_length", "max_position_embeddings", LENGTH, 2048),
-    ConfigField("positions.base", "rope_parameters.rope_theta", positive_float(maximum=1e12), 10_000.0, aliases=("rope_theta",)),
 )
 
 LLAMA = ModelFamily(
@@ -55,15 +62,13 @@ LLAMA = ModelFamily(
         "positions.kind": "rotary",
     },
     derived={"value_width": lambda settings: settings["key_width"]},
+    computed=read_rotary,
     required={
-        "rope_parameters.rope_type": ("default",),
-        "rope_scaling.type": ("default",),
-        "rope_scaling.rope_type": ("default",),
         "pretraining_tp": (1,),
         "partial_rotary_factor": (1.0,),
         "rope_parameters.partial_rotary_factor": (1.0,),
     },
-    written={"rope_parameters.rope_type": lambda settings: "default", "rope_theta": lambda settings: settings["positions.base"]},
+    written={"rope_parameters": rope_parameters},
     rules=(
         weight_rule("token_embedding", "embed_tokens"),
         *linear_rules_by_prefix("decoder.blocks.{i}.", "layers.{i}.", BLOCK),
@@ -81,13 +86,19 @@ LLAMA = ModelFamily(
     ignored_tensors=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
 )
 
+
+def read_mistral(config: ConfigFile, settings: FlatSettings) -> FlatSettings:
+    """Return our settings of rotary positions and of the window, which all layers have."""
+    return read_rotary(config, settings) | read_windows(config, settings, range(settings["layers"]), default=4096)
+
+
 MISTRAL = replace(
     LLAMA,
     model_type="mistral",
     fields=(*FIELDS, ConfigField("key_value_heads", "num_key_value_heads", default=8)),
     constant={**LLAMA.constant, "bias": False},
-    required={**LLAMA.required, "sliding_window": (None,)},
-    written={**LLAMA.written, "sliding_window": lambda settings: None},
+    computed=read_mistral,
+    written={**LLAMA.written, "sliding_window": lambda settings: settings["window"]},
     architectures={
         "MistralForCausalLM": LLAMA.architectures["LlamaForCausalLM"],
         "MistralModel": LLAMA.architectures["LlamaModel"],
