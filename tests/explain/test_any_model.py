@@ -8,8 +8,10 @@ import torch
 import transformers as library
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import UserError
 from regard.explain.methods import METHODS, integrated_gradients
 from regard.explain.selection import OutputSelection
@@ -325,3 +327,21 @@ def test_user_errors_of_models_of_transformers_are_one_line():
         with pytest.raises(UserError, match=cure) as mistake:
             open_model(name)[0].explain(given, **selection)
         assert "\n" not in str(mistake.value)
+
+
+def test_explain_function_is_the_explanation_of_a_wrapped_model():
+    run, text, _ = open_model("GPT-2")
+    one = regard.explain(run.model, run._parts.tokenizer, text, "attention,occlusion", position=4, word="a")
+    two = run.explain(text, "attention,occlusion", position="4", word="a")
+    assert one.attributions == two.attributions and one.output == two.output
+    from regard.explain.methods import attribute  # the package is still a package
+
+    assert callable(attribute) and callable(regard.explain)
+
+
+def test_explain_command_opens_a_folder_with_transformers(tmp_path):
+    model = with_large_weights(library.MPNetForMaskedLM(library.MPNetConfig(**ENCODER)))
+    write_folder(tmp_path, model, roberta_tokenizer)
+    command = ["explain", str(tmp_path), "the small <mask> sees a cat", "--against", "dog", "--json", "--device", "cpu"]
+    found = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert set(found["attributions"]) == set(METHODS) and not found["unavailable"] and found["alternative_attributions"]

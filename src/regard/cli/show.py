@@ -172,6 +172,7 @@ def explain(
         ),
     ] = None,
     task: Task = None,
+    trust_remote_code: TrustRemoteCode = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -201,8 +202,8 @@ def explain(
             "--class, --word, --position and --text are for one text or image; over --data the run's own outputs are explained",
         ),
     )
-    check_output_path(out, True, pages=True)
-    opened = load_for("explain", run, device, task)
+    check_output_path(out, True)
+    opened = load_for("explain", run, device, task, trust_remote_code=trust_remote_code)
     selection = OutputSelection(label, word, fits, against, position)
     found: Any
     if heads:
