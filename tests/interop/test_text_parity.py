@@ -71,6 +71,10 @@ def marian(**other):
     )
 
 
+def bart(**other):
+    return marian(**{"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2, "forced_eos_token_id": 2, **other})
+
+
 def llama(**other):
     return dict(
         dict(
@@ -146,6 +150,15 @@ CASES = [
     ("MarianMTModel", marian(scale_embedding=True, activation_function="swish")),
     ("MarianMTModel", marian(share_encoder_decoder_embeddings=False)),
     ("MarianMTModel", marian(encoder_layers=1, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("BartForConditionalGeneration", bart(forced_bos_token_id=0)),
+    ("BartForConditionalGeneration", bart(activation_function="relu", scale_embedding=True, decoder_layers=2)),
+    ("BartModel", bart()),
+    ("MBartForConditionalGeneration", bart(scale_embedding=True, forced_bos_token_id=5)),
+    ("MBartForConditionalGeneration", bart(decoder_start_token_id=5)),
+    ("MBartModel", bart()),
+    ("M2M100ForConditionalGeneration", bart(forced_bos_token_id=5, scale_embedding=True)),
+    ("M2M100ForConditionalGeneration", bart(activation_function="relu", encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("M2M100Model", bart()),
     ("LlamaForCausalLM", llama()),
     (
         "LlamaForCausalLM",

@@ -143,6 +143,8 @@ class ModelFamily:
     """The same for tensors of other heads."""
     decoder_start: str | None = None
     """The setting that names the first token of an output, for encoder–decoders."""
+    language_codes: bool = False
+    """Whether its texts and outputs have the codes of their languages."""
     suppressed: tuple[str, ...] = ()
     """Settings that name tokens which are never generated."""
     end_problem: Callable[[ConfigFile, SpecialTokens, int], str | None] = lambda config, special_tokens, highest: None
@@ -229,6 +231,8 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,
+    "embedding_norm": False,
+    "positions.first": 0,
 }
 """Settings that no family can express, with the values that they must have."""
 

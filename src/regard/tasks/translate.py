@@ -229,7 +229,10 @@ def align_targets(
     for i, weights in enumerate(attention_of_rows(run, rows, "cross" if kind == "cross" else r"^encoder\.")):
         words = source_words[i][: len(sources[i])]
         text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
-        yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
+        first_key = len(run._special_tokens.prefix)
+        first_query = len(run._special_tokens.output_prefix) if kind == "cross" else first_key
+        weights = weights[:, :, first_query : first_query + len(queries) + 1, first_key : first_key + len(words) + 1]
+        yield alignment_by_words(texts[i], words, text, queries, weights)
 
 
 class TextToTextVerbs:
