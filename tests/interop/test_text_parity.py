@@ -200,9 +200,12 @@ NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 def pair(request, tmp_path_factory, write_huggingface_model, randomize_weights):
     """Return a `transformers` model, and the same model loaded by us."""
     torch.manual_seed(len(request.param[1]))
-    name, settings = request.param
+    name, settings = request.param[0], dict(request.param[1])
+    forced = settings.pop("forced_bos_token_id", None)
     kind = getattr(transformers, name)
     model = randomize_weights(kind(kind.config_class(**settings)))
+    if forced is not None:
+        model.generation_config.forced_bos_token_id = forced
     if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is not tied
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
     folder = write_huggingface_model(model, tmp_path_factory.mktemp("parity") / "theirs")
