@@ -8,6 +8,7 @@ from typing import Any
 from regard.errors import UserError
 from regard.interop.config import ConfigFile, is_integer, read_json
 from regard.interop.family_rules import ModelFamily
+from regard.tokens.languages import code_before_text
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer, tokens_around_text, tokens_between_texts
 
@@ -41,6 +42,8 @@ def open_tokenizer(folder: Path, config: ConfigFile, family: ModelFamily, rows: 
         forced = read_token_id(source, "forced_bos_token_id", rows)
         special_tokens = replace(special_tokens, output_prefix=() if forced == NO_TOKEN else (forced,))
     tokenizer.special_tokens = special_tokens
+    if family.language_codes == "before":
+        tokenizer.special_tokens = code_before_text(tokenizer)
     if problem := family.end_problem(config, tokenizer.special_tokens, highest):
         raise UserError(f"{path} does not fit the model: {problem}")
     return tokenizer

@@ -75,7 +75,7 @@ MBART = replace(
     rules=(*BLOCKS, *LEARNED, *LAST_NORMS),
     architectures={"MBartForConditionalGeneration": WITH_BIAS, "MBartModel": BARE},
     bare="MBartModel",
-    language_codes=True,
+    language_codes="as written",
 )
 
 
@@ -115,5 +115,5 @@ M2M100 = replace(
     },
     bare="M2M100Model",
     ignored_tensors=(r"(encoder|decoder)\.embed_positions\.weights?", r"(encoder|decoder)\.version"),
-    language_codes=True,
+    language_codes="before",
 )
