@@ -75,7 +75,10 @@ class TranslationRows(Rows):
         return len(self.source.ids)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.source.lengths(seed, epoch) + self.special_tokens.num_added, self.target.lengths(seed, epoch) + len(self.special_tokens.output_start)]
+        return [
+            self.source.lengths(seed, epoch) + self.special_tokens.num_added,
+            self.target.lengths(seed, epoch) + len(self.special_tokens.output_start),
+        ]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         source, target = self.source.take(rows, seed, epoch), self.target.take(rows, seed, epoch)

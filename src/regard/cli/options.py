@@ -117,15 +117,21 @@ def load_for(
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}; use: regard {use}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
-    if languages != (None, None):
-        if "translate" not in opened.task.verbs:
-            raise UserError(f"--source-language, --target-language: {run} {opened.task.does}; leave them out")
-        opened.use_languages(source=languages[0], target=languages[1])
+    use_languages(opened, *languages)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
     return opened
+
+
+def use_languages(opened: Any, source: str | None, target: str | None) -> None:
+    """Set the languages of a multilingual model, if they are given."""
+    if source is None and target is None:
+        return
+    if "translate" not in opened.task.verbs:
+        raise UserError(f"--source-language, --target-language: {opened.folder} {opened.task.does}; leave them out")
+    opened.use_languages(source=source, target=target)
 
 
 def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, app, load_for, refuse, with_task_prefix
+from regard.cli.options import (
+    AsJson,
+    Device,
+    Gold,
+    RunFolder,
+    SourceLanguage,
+    TargetLanguage,
+    Task,
+    app,
+    load_for,
+    refuse,
+    with_task_prefix,
+)
 from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
@@ -60,6 +72,8 @@ def show(
         ),
     ] = None,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
 ) -> None:
     """Show what a model attends to.
@@ -100,7 +114,8 @@ def show(
     if is_record:
         print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
         return
-    opened = load_for("align" if halting or choice.view == "beam" else "show", run, device, task)
+    verb = "align" if halting or choice.view == "beam" else "show"
+    opened = load_for(verb, run, device, task, languages=(source_language, target_language))
     (text,) = with_task_prefix(opened, [str(text)], task)
     if halting:
         print(show_halting_steps(opened, text, out=out, terminal=terminal))
@@ -193,6 +208,8 @@ def explain(
         ),
     ] = None,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -223,7 +240,7 @@ def explain(
         ),
     )
     check_output_path(out, True, pages=True)
-    opened = load_for("explain", run, device, task)
+    opened = load_for("explain", run, device, task, languages=(source_language, target_language))
     selection = OutputSelection(label, word, fits, against, position)
     found: Any
     if heads:

@@ -180,8 +180,8 @@ def load_pair_tokenizers(run: Run) -> list[Tokenizer]:
     found = Run._load_tokenizers(run)
     if found[-1].special_tokens.bos == NO_TOKEN:
         raise UserError(f"tokens.file = {run.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
-    tokens: PairTokenSettings = run.recipe.tokens
-    set_languages(found, tokens.source_language, tokens.target_language)
+    if isinstance(tokens := run.recipe.tokens, PairTokenSettings):
+        set_languages(found, tokens.source_language, tokens.target_language)
     return [found[0], found[-1]]
 
 
