@@ -27,6 +27,8 @@ NEVER = {
 }
 UPWARDS = {
     ("tasks/base.py", "explain"),  # Run.explain
+    ("tasks/base.py", "show"),  # Run.show
+    ("attention/recording.py", "show"),  # AttentionRecording.show
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
 """Imports inside a function that go against the order: a verb of a run that a later folder implements."""

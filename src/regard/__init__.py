@@ -2,7 +2,8 @@
 
 run = regard.load("runs/demo")                open a run folder
 run.translate("The dog sleeps.")[0].text      translate
-with regard.watch(run.model) as seen: …       record what it attends to
+with regard.watch(model) as seen: …           record what any PyTorch model attends to
+seen.show(tokens=…), run.show("The dog …")    show it, in a notebook or as a file
 regard.Record.read("a.attn")                  read a recording from a file
 regard.train("recipe.toml")                   train a model
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from regard.run.convert import convert
     from regard.run.load import load
     from regard.run.train import train
+    from regard.show import show
     from regard.tasks.base import Run
 
 _MODULES = {
@@ -37,6 +39,7 @@ _MODULES = {
     "key_value_attention": "regard.attention.core",
     "load": "regard.run.load",
     "self_attention": "regard.attention.core",
+    "show": "regard.show",
     "train": "regard.run.train",
     "watch": "regard.attention.watch",
 }
@@ -58,6 +61,7 @@ __all__ = [
     "key_value_attention",
     "load",
     "self_attention",
+    "show",
     "train",
     "watch",
 ]

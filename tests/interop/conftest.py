@@ -102,6 +102,8 @@ TOKENIZERS = {
     "mt5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "qwen2": lambda: byte_level(["<unk>", "<s>", "</s>"]),
+    "qwen3": lambda: byte_level(["<unk>", "<s>", "</s>"]),
     "mistral": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
 }
 

@@ -50,6 +50,8 @@ SUPPORTED = [
         "AutoModelForCausalLM",
     ),
     ("language", dict(SMALL, layers=2, window=3, window_layers=[0, 1], **LLAMA), "mistral", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=2, qk_norm=True, **LLAMA), "qwen3", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=3, qk_norm=True, window=3, **LLAMA), "qwen3", "AutoModelForCausalLM"),
     (
         "translate",
         dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),
@@ -168,6 +170,7 @@ UNSUPPORTED = [
         "model.window = 8 has no counterpart in the closest, gpt2",
     ),
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
+    ("language", dict(SMALL, layers=2, qkv_bias=True, **LLAMA), "start it from a qwen2 folder (train.init_from)"),
     (
         "translate",
         dict(SMALL, positions={"sines_first": True, "kind": "learned"}, output_bias=True),

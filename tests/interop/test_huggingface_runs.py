@@ -458,7 +458,7 @@ def test_recorded_attention_equals_transformers(opened, name):
     assert maps.keys() == wanted.keys()
     for kind, layers in wanted.items():
         np.testing.assert_allclose(maps[kind], torch.stack(layers)[:, 0].numpy(), atol=2e-6)
-    found, _ = record_neurons(run, text, ViewSelection("neurons", layer=1, head=2), several=True)
+    found, _ = record_neurons(run, text, ViewSelection("neurons", layer=1, head=2))
     for row, one in zip(next(iter(wanted.values()))[0][0, 1], found.queries):
         np.testing.assert_allclose(one.weights, row.numpy(), atol=2e-6)
         np.testing.assert_allclose(torch.from_numpy(one.scores).softmax(-1).numpy(), row.numpy(), atol=2e-6)

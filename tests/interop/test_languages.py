@@ -1,4 +1,4 @@
-"""Language codes of multilingual translators: around a text, at the beginning of an output, in training and on the command line."""
+"""Language codes of multilingual translators: around a text, first in an output, in training and on the command line."""
 
 import json
 from dataclasses import replace

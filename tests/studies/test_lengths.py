@@ -198,7 +198,9 @@ def test_immediate_halting_takes_one_step_and_no_halting_takes_all(universal_run
 
 
 def test_halting_steps_are_shown_in_terminal_and_figure(universal_run, tmp_path):
-    text = show_halting_steps(universal_run, "12+345", out=tmp_path / "a.svg", terminal=True)
+    figure = show_halting_steps(universal_run, "12+345")
+    text = figure.text()
+    figure.save(tmp_path / "a.svg")
     _, sides = count_halting_steps(universal_run, "12+345")
     rows = [line.split() for line in text.splitlines() if "●" in line]
     assert [(row[0], int(row[-1]), row[1].count("●")) for row in rows] == [
@@ -222,10 +224,10 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
     with pytest.raises(
         UserError, match=r"model.kind = 'transformer' has no halting steps.* --halting is for model.kind = 'universal'"
     ):
-        show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2", terminal=True)
+        show_halting_steps(regard.load(ladder / "transformer", device="cpu"), "1+2")
     never = {**SETTINGS, "model": {**SETTINGS["model"], "kind": "universal", "halting": "none"}}
     with pytest.raises(UserError, match=r"every token takes all 3 steps \(model.halting = 'none'\)"):
-        show_halting_steps(train(never, tmp_path / "run", device="cpu"), "1+2", terminal=True)
+        show_halting_steps(train(never, tmp_path / "run", device="cpu"), "1+2")
 
 
 @pytest.mark.parametrize(

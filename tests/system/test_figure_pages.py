@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from regard.show.attention import save_figure_or_page
 from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
@@ -14,6 +13,7 @@ from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
 from regard.show.figures.style import to_svg
 from regard.show.figures.teaching import position_figure
+from regard.show.inline import InlineFigure
 
 pytestmark = pytest.mark.system
 HTML_INJECTION = "<img src=x onerror=alert(1)>"
@@ -108,7 +108,7 @@ def test_pages_with_a_static_figure(window, group, tmp_path, kind):
         "curves": lambda: erasure_curves({"without": dict.fromkeys(found.keys[:9], points)}),
         "positions": lambda: position_figure(np.sin(np.outer(np.arange(50), 1 / np.arange(1, 129)))),
     }[kind]()
-    save_figure_or_page(figure, tmp_path / "a.html", HTML_INJECTION)
+    InlineFigure(HTML_INJECTION, lambda: figure).save(tmp_path / "a.html")
 
     def interact(page):
         assert page.locator("svg text").count() >= 3

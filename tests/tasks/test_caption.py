@@ -146,7 +146,7 @@ def test_generation_trace_of_a_caption_equals_its_log_probability(fixture_name, 
     down, across = alignment.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
     assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
-    assert "query" in show_neurons(run, path, ViewSelection("neurons"), out=tmp_path / "a.svg")
+    assert "query" in show_neurons(run, path, ViewSelection("neurons")).description
 
 
 def test_hard_attention_captioner_learns(image_folder, tmp_path):

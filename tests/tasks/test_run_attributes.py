@@ -36,7 +36,7 @@ def public_names(run_class: type[Run]) -> set[str]:
 
 @pytest.mark.parametrize(("name", "kind"), VERBS)
 def test_dir_of_a_run_shows_only_verbs_and_attributes(name, kind):
-    assert public_names(find_task(name, kind).run) == {*VERBS[name, kind], *ATTRIBUTES, "explain"}
+    assert public_names(find_task(name, kind).run) == {*VERBS[name, kind], *ATTRIBUTES, "explain", "show"}
 
 
 def test_dir_of_a_loaded_run_shows_only_verbs_and_attributes(tiny_run):

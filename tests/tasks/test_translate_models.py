@@ -51,10 +51,10 @@ def test_translation_model_trains_evaluates_loads_and_shows_alignment(name, shor
     if name == "without attention":
         assert "alignment_error" not in result.scores
         with pytest.raises(UserError, match="has nothing to show"):
-            show_alignment(run, text, ViewSelection(), terminal=True)
+            show_alignment(run, text, ViewSelection())
     else:
         assert 0 <= result.scores["alignment_error"].score <= 1
-        show_alignment(run, text, ViewSelection(), out=tmp_path / "a.svg")
+        show_alignment(run, text, ViewSelection()).save(tmp_path / "a.svg")
         assert (tmp_path / "a.svg").exists()
 
 

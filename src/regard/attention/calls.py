@@ -7,12 +7,21 @@ weights that a model computed itself and multiplied with its values. Both are (B
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.core import Score, attention_scores, attention_weights, mix, repeat_kv
+from regard.attention.core import (
+    DecomposableScore,
+    DotProductScore,
+    Score,
+    attention_scores,
+    attention_weights,
+    mix,
+    repeat_kv,
+)
 from regard.attention.lazy_maps import LazyMap, existing_map, gradient_map, select_heads, weights_map
 from regard.attention.masks import NO_MASK, Mask
 
@@ -49,6 +58,10 @@ class AttentionCall(ABC):
     @abstractmethod
     def queries_and_keys(self, heads: list[int] | None) -> tuple[Tensor, Tensor] | None:
         """Return the queries of these heads (B, H, T, K) and the keys that each sees (B, H, S, K), where they are known."""
+
+    @abstractmethod
+    def score_function(self) -> DecomposableScore | None:
+        """Return how queries and keys are scored, before any bias, where that is known."""
 
     @abstractmethod
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:
@@ -104,6 +117,9 @@ class ProjectedCall(AttentionCall):
         q, k, _, _ = select_heads(self.q.detach(), repeat_kv(self.k.detach(), self.heads), heads)
         return q, k
 
+    def score_function(self) -> DecomposableScore | None:
+        return DotProductScore(self.scale) if self.score is None else cast(DecomposableScore, self.score)
+
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:
         q, k, mask, bias = select_heads(self.q, self.k, heads, mask=self.mask, bias=self.bias)
         return attention_scores(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale, rows=rows).detach()
@@ -155,6 +171,9 @@ class SoftmaxCall(AttentionCall):
         return _detach(self.model_values)
 
     def queries_and_keys(self, heads: list[int] | None) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def score_function(self) -> DecomposableScore | None:
         return None
 
     def scores(self, heads: list[int] | None, rows: Tensor | slice) -> Tensor:

@@ -39,6 +39,12 @@ def attention_like_modules(modules: dict[str, nn.Module]) -> dict[str, nn.Module
     return {name: module for name, module in named.items() if name not in outer}
 
 
+def has_decoder(modules: dict[str, nn.Module]) -> bool:
+    """Return whether a model has an encoder and a decoder that attends; the last layer of BERT is called a decoder too."""
+    attends = any("decoder" in name.split(".") for name in attention_like_modules(modules))
+    return attends and any("encoder" in name.split(".") for name in modules)
+
+
 def hidden_state_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, nn.Module]:
     """Return the modules whose outputs are hidden states, by name: blocks with attention in them, and recurrent layers."""
     modules = named_modules(model)

@@ -4,15 +4,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.core import DecomposableScore
 from regard.attention.lazy_maps import MemoryBudget
 from regard.attention.record import MapShape, Record, RecordedMap, Tokens, module_record, normalize_tokens
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.show.inline import InlineFigure
 
 
 class HypothesisRows(Protocol):
@@ -41,6 +45,8 @@ class AttentionRecording:
     """The keys that each of those heads sees (B, H, S, K)."""
     scores: dict[str, list[Tensor]] = field(default_factory=dict)
     """The inputs of the softmax (B, H, T, S): scores with bias, -∞ where a key is hidden."""
+    score_functions: dict[str, DecomposableScore] = field(default_factory=dict)
+    """How those queries and keys are scored, before any bias."""
     omitted: dict[str, str] = field(default_factory=dict)
     """States, values, queries, keys and scores that did not fit into the budget."""
     heads: list[int] | None = None
@@ -106,6 +112,7 @@ class AttentionRecording:
         self.kinds.clear()
         self.gradient_calls.clear()
         self.omitted.clear()
+        self.score_functions.clear()
         for tensors in self._tensors:
             tensors.clear()
         if self.budget is not None:
@@ -138,6 +145,29 @@ class AttentionRecording:
         if not self.has_decoder:
             return "text"
         return "encoder" if "encoder" in name.split(".") else "decoder"
+
+    def show(
+        self,
+        view: str = "heads",
+        tokens: Tokens | None = None,
+        *,
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        token: str | int | None = None,
+        row: int = 0,
+    ) -> "InlineFigure":
+        """Show one row of the batch as a figure that displays by itself in a notebook, and can be saved.
+
+        `tokens` are those of one text, of each row, or of each side ({"source": …, "target": …}). `view` is "heads" (lines
+        between tokens), "model" (all heads of all layers), "matrix", "token" (one token over the layers), "entropy" or, if
+        queries were recorded, "neurons"; `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` count from 1.
+        """
+        from regard.show.selection import ViewSelection
+        from regard.show.views import show_recording
+
+        selection = ViewSelection(view, kind, layer, head, None if token is None else str(token))
+        return show_recording(self, tokens, selection, row=row)
 
     def of(self, result: HypothesisRows, kind: str | None = None) -> Tensor:
         """Return the weights (layers, H, T, S) that belong to one output of the watched search: a translation, or a hypothesis.

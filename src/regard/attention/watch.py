@@ -24,6 +24,7 @@ from regard.attention.modules import (
     Indices,
     NamePatterns,
     attention_like_modules,
+    has_decoder,
     hidden_state_modules,
     matches,
     named_modules,
@@ -64,7 +65,7 @@ def watch(
         heads=None if heads is None else list(heads),
         rows=None if rows is None else list(rows),
         budget=memory,
-        has_decoder=any("decoder" in name.split(".") for name in modules),
+        has_decoder=has_decoder(modules),
     )
     selection = PlaceSelection(layers, kinds)
     recorder = _Recorder(recording, memory, selection, gradients=gradients, values=values, queries=queries)
@@ -181,6 +182,8 @@ class _Recorder:
         else:
             self._keep(self.recording.queries, name, projected[0][:, :, chosen], "queries")
             self._keep(self.recording.keys, name, projected[1], "keys")
+            if (score := call.score_function()) is not None:
+                self.recording.score_functions[name] = score
         B, H, T, S = lazy.shape
         shape = (B, H, T if rows is None else len(rows), S)
         if self._fits(name, "scores", shape, torch.promote_types(lazy.dtype, torch.float32)):

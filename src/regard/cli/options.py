@@ -71,6 +71,12 @@ Gold = Annotated[
 ]
 
 
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run the Python code in a Hugging Face folder that only transformers can open."),
+]
+
+
 def _print_version(requested: bool) -> None:
     if requested:
         from regard import __version__
@@ -104,16 +110,17 @@ def load_for(
     precision: str | None = None,
     engine: str = "regard",
     languages: tuple[str | None, str | None] = (None, None),
+    trust_remote_code: bool = False,
 ) -> Any:
     """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
     from regard.run.load import load
 
     if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    opened = load(run, device=device)
+    opened = load(run, device=device, trust_remote_code=trust_remote_code)
     if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
         commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-        use = next((name for name in opened.task.verbs if name in commands), "evaluate")  # some verbs are Python's alone
+        use = next((name for name in (*opened.task.verbs, "show") if name in commands), "show")  # some verbs are Python's alone
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}; use: regard {use}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")

@@ -14,6 +14,7 @@ from regard.cli.options import (
     SourceLanguage,
     TargetLanguage,
     Task,
+    TrustRemoteCode,
     app,
     load_for,
     refuse,
@@ -23,7 +24,7 @@ from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.show.selection import ViewSelection
+    from regard.show.inline import InlineFigure
 
 
 @app.command()
@@ -35,7 +36,7 @@ def show(
         ),
     ] = None,
     text: Annotated[str | None, typer.Argument(help="Text to read or translate, or the path of an image.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png or .pdf; with --view also .html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png, .pdf or .html.")] = None,
     terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
     view: Annotated[
         str | None,
@@ -71,6 +72,7 @@ def show(
             help="Tokens to generate in --view steps of a language model [default: 20].",
         ),
     ] = None,
+    trust_remote_code: TrustRemoteCode = False,
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
@@ -85,14 +87,15 @@ def show(
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.halting import show_halting_steps
     from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
+    from regard.show.views import show_run
 
     plain = view is None and kind is None and token is None and save is None  # the alignment of a translation, where there is one
     is_record = run is not None and run.suffix == ".attn"
-    check_output_path(out, terminal or save is not None, pages=not plain or positions or is_record)
+    check_output_path(out, terminal or save is not None)
     if positions:
         if out is None:
             raise UserError("--positions draws a figure: add --out a.svg")
-        print(show_positions(None if run is None else load(run, device=device), out))
+        _print(show_positions(None if run is None else load(run, device=device)), out, terminal)
         return
     if run is None:
         raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
@@ -112,46 +115,23 @@ def show(
         ),
     )
     if is_record:
-        print(show_attention(run, None, choice, out=out, terminal=terminal, keep=save))
+        _print(show_attention(run, None, choice, keep=save), out, terminal)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
-    opened = load_for(verb, run, device, task, languages=(source_language, target_language))
+    languages = (source_language, target_language)
+    opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     (text,) = with_task_prefix(opened, [str(text)], task)
     if halting:
-        print(show_halting_steps(opened, text, out=out, terminal=terminal))
+        _print(show_halting_steps(opened, text), out, terminal)
         return
-    print(_draw_view(opened, text, choice, plain=plain, max_tokens=max_tokens, out=out, terminal=terminal, save=save))
+    _print(show_run(opened, text, choice, plain=plain, max_tokens=max_tokens, keep=save), out, terminal)
 
 
-def _draw_view(
-    run: Any,
-    text: str,
-    choice: "ViewSelection",
-    *,
-    plain: bool,
-    max_tokens: int | None,
-    out: Path | None,
-    terminal: bool,
-    save: Path | None,
-) -> str:
-    """Draw the view of a text; if nothing is selected (`plain`), an alignment or the regions of an image where there are some."""
-    from regard.show.attention import show_alignment, show_attention
-    from regard.show.beam import show_beam_tree
-    from regard.show.generation import show_generation
-    from regard.show.image_attention import reads_image, show_image_attention
-    from regard.show.neurons import show_neurons
-
-    if choice.view == "neurons":
-        return show_neurons(run, text, choice, out=out, terminal=terminal)
-    if choice.view == "steps":
-        return show_generation(run, text, choice, max_tokens=max_tokens, out=out, terminal=terminal)
-    if choice.view == "beam":
-        return show_beam_tree(run, text, out=out, terminal=terminal)
-    if plain and run.task.explains == "translation":
-        return show_alignment(run, text, choice, out=out, terminal=terminal)
-    if plain and not terminal and out is not None and reads_image(run, text):
-        return show_image_attention(run, text, choice, out)
-    return show_attention(run, text, choice, out=out, terminal=terminal, keep=save)
+def _print(figure: "InlineFigure", out: Path | None, terminal: bool) -> None:
+    """Save a figure, and print it as text or its description."""
+    if out is not None:
+        figure.save(out)
+    print(figure.text() if terminal else figure.description)
 
 
 @app.command()

@@ -76,6 +76,7 @@ def unsupported_settings(model: nn.Module) -> list[str]:
         f"positions.scaling.kind = {settings.positions.scaling.kind!r}": settings.positions.scaling.kind != "none",
         "model.key_width or model.value_width": widths,
         "model.key_value_heads": settings.key_value_heads not in (None, settings.heads),
+        "model.qk_norm": settings.qk_norm,
         "model.residual = false": not settings.residual,
         "model.layer_scale": settings.layer_scale is not None,
         "model.embedding_norm": getattr(settings, "embedding_norm", False),

@@ -151,6 +151,8 @@ class ModelFamily:
     """What is wrong with how texts end, if anything, given the settings of its texts and the highest token id."""
     text_section: str | None = ""
     """The section of config.json about texts, empty for all of it; None if the model reads no text."""
+    tokenizer_pattern: str = ""
+    """How AutoTokenizer splits the texts of all its models into words, if it does not do as tokenizer.json says."""
     image_prefix: str = ""
     """The prefix of our settings of pixel normalization."""
     image_processor: str = ""
@@ -228,6 +230,8 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "positions.random_offset": 0,
     "positions.scaling.kind": "none",
     "layer_scale": None,
+    "qkv_bias": False,
+    "qk_norm": False,
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,

@@ -1,5 +1,5 @@
-"""The encoder–decoder Transformer (Vaswani et al. 2017, "Attention is all you need"), with other settings T5 (Raffel et al. 2020),
-BART (Lewis et al. 2020), mBART (Liu et al. 2020) and M2M100 (Fan et al. 2021).
+"""The encoder–decoder Transformer (Vaswani et al. 2017, "Attention is all you need"), with other settings T5 (Raffel et al.
+2020), BART (Lewis et al. 2020), mBART (Liu et al. 2020) and M2M100 (Fan et al. 2021).
 
 Deviations: biases in the query, key, value and output projections (as in the authors' later code and torch.nn); dropout on
 attention weights and inside the feed-forward layer are settings, off by default.

@@ -92,6 +92,10 @@ class BlockSettings(Settings):
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
     bias: bool = True
     """Bias of the projections and the feed-forward layer."""
+    qkv_bias: bool = False
+    """Bias of the query, key and value projections alone (Qwen2); needs `bias = false`."""
+    qk_norm: bool = False
+    """Normalise each head's queries and keys before they are rotated and compared (Dehghani et al. 2023, sec. 2; Qwen3)."""
     residual: bool = True
     """Residual connections; false is for comparison only."""
     scale_scores: bool = True
@@ -108,6 +112,14 @@ class BlockSettings(Settings):
             )
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+    @model_validator(mode="after")
+    def check_attention(self) -> Self:
+        if self.qkv_bias and self.bias:
+            raise ValueError("model.qkv_bias is for models with bias = false: with bias = true all projections have one")
+        if self.qk_norm and self.norm == "batch":
+            raise ValueError("model.qk_norm normalises vectors: use norm = 'layer' or 'rms'")
         return self
 
 

@@ -260,13 +260,13 @@ def attention_file(run: Run, given: ModelInput, request: request_types.Attention
         elif request.view == "beam":
             if run.task.explains != "translation":
                 raise UserError("view beam: needs a model that translates")
-            show_beam_tree(cast(TranslateRun, run), str(given), out=out)
+            show_beam_tree(cast(TranslateRun, run), str(given)).save(out)
         else:
             selection = ViewSelection(request.view, request.kind, layer, head, request.token)
             if isinstance(given, str):
-                show_attention(run, given, selection, out=out)
+                show_attention(run, given, selection).save(out)
             else:
-                show_image_attention(run, given, selection, out)
+                show_image_attention(run, given, selection).save(out)
         return out.read_bytes()
 
 

@@ -1,6 +1,7 @@
 """Draw attention: record a run, or read a record; select maps; draw them as a figure, a page or text."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,82 +12,84 @@ from regard.attention.record import Record
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
 from regard.show.figures.head_views import entropy_figure, entropy_text, head_view, model_view
-from regard.show.figures.html_pages import HtmlReport, attention_page, html_report
+from regard.show.figures.html_pages import attention_page
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import figure_format, to_svg, write_file, write_view
+from regard.show.figures.style import figure_format
 from regard.show.figures.teaching import position_figure
+from regard.show.inline import InlineFigure
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import SelectedMaps, ViewSelection, pluralize, select
 from regard.tasks.base import Run
 from regard.tasks.translate import TranslateRun
 
+PAGE_VIEW = {"head-matrices": "matrix"}
+"""The view at which a page opens, where it has none of that name."""
 
-def check_output_path(out: Path | None, elsewhere: bool, *, pages: bool) -> None:
+
+def check_output_path(out: Path | None, elsewhere: bool) -> None:
     """Check, before anything is computed, that the result has somewhere to go and a supported format."""
     if out is None and not elsewhere:
-        raise UserError("no output: add --out a.svg (or .png, .pdf), or --terminal")
+        raise UserError("no output: add --out a.svg (or .png, .pdf, .html), or --terminal")
     if out is not None:
-        figure_format(out, pages=pages)
+        figure_format(out, pages=True)
 
 
 def show_attention(
-    what: Run | Record | Path,
-    text: str | None = None,
-    selection: ViewSelection | None = None,
-    *,
-    out: Path | None = None,
-    terminal: bool = False,
-    keep: Path | None = None,
-) -> str:
-    """Draw a view of a run that reads a text, or of a record or its file; write the record to `keep`. Return a description."""
-    selection = selection or ViewSelection()
+    what: Run | Record | Path, text: str | None = None, selection: ViewSelection | None = None, *, keep: Path | None = None
+) -> InlineFigure:
+    """Draw a view of a run that reads a text, or of a record or its file; write the record to `keep`."""
     record = Record.read(what) if isinstance(what, Path) else what
     if isinstance(record, Run):
         record = record_attention(record, text or "")
     if keep is not None:
         record.write(keep)
-    groups = attention_maps(record)
+    return show_record(record, selection, title=text or "")
+
+
+def show_record(record: Record, selection: ViewSelection | None = None, *, title: str = "", row: int = 0) -> InlineFigure:
+    """Draw a view of one row of the batch of a record."""
+    return show_maps(attention_maps(record, row), selection or ViewSelection(), title=title)
+
+
+def show_maps(
+    groups: Sequence[AttentionMaps],
+    selection: ViewSelection,
+    *,
+    view: str | None = None,
+    title: str = "",
+    description: str = "",
+) -> InlineFigure:
+    """Draw a view of maps of several kinds of attention, by default the selected one; a page holds all maps."""
     group, selected = select(groups, selection)
-    maps = selected.maps
-    if out is not None and out.suffix.lower() == ".html" and selection.view != "entropy":
-        page = attention_page(
-            groups,
-            view=selection.view,
-            layer=selected.shown_layer,
-            head=selected.head,
-            token=selected.token,
-            group=group,
-            title=shorten(clean(text), 90) if text else maps.name,
-        )
-        write_file(out, page.encode())
-        out = None
-    description = (
+    maps, view = selected.maps, view or selection.view
+    title = shorten(clean(title), 90) or maps.name
+    known = (
         f"{maps.name}: {pluralize(len(maps.layers), 'layer')} of {pluralize(len(maps.heads), 'head')}, "
         f"{len(maps.queries)} × {len(maps.keys)}" + (f" ({maps.note})" if maps.note else "")
     )
-    return description + draw(selected, selection.view, out=out, terminal=terminal, title=text)
+
+    def page() -> str:
+        place = {"layer": selected.shown_layer, "head": selected.head, "token": selected.token, "group": group}
+        return attention_page(groups, view=PAGE_VIEW.get(view, view), title=title, **place)
+
+    return InlineFigure(
+        description or known,
+        lambda: draw_view(selected, view),
+        text=lambda: view_text(selected, view),
+        page=None if view == "entropy" else page,
+        title=title,
+    )
 
 
-def show_alignment(
-    run: TranslateRun, text: str, selection: ViewSelection, *, out: Path | None = None, terminal: bool = False
-) -> str:
-    """Translate a text and draw its cross-attention word by word; the view "heads" is all heads of a layer as matrices. Return
-    the translation."""
+def show_alignment(run: TranslateRun, text: str, selection: ViewSelection) -> InlineFigure:
+    """Translate a text and draw its cross-attention word by word; the view "heads" is all heads of a layer as matrices. It is
+    described by the translation."""
     (alignment,) = run.align([text])
     layers, heads = ([str(i + 1) for i in range(number)] for number in alignment.weights.shape[:2])
     maps = AttentionMaps("cross-attention", alignment.target, alignment.source, alignment.weights, layers, heads)
-    _, selected = select([maps], selection)
     view = "head-matrices" if selection.view == "heads" else selection.view
-    return " ".join(alignment.target) + draw(selected, view, out=out, terminal=terminal)
-
-
-def draw(selected: SelectedMaps, view: str, *, out: Path | None, terminal: bool, title: str | None = None) -> str:
-    """Draw a view to a file, and return it as text for a terminal, or nothing."""
-    if out is not None:
-        title = shorten(clean(title), 90) if title else selected.maps.name
-        save_figure_or_page(draw_view(selected, view), out, title)
-    return "\n\n" + view_text(selected, view) if terminal else ""
+    return show_maps([maps], selection, view=view, title=text, description=" ".join(alignment.target))
 
 
 def draw_view(selected: SelectedMaps, view: str) -> Figure:
@@ -123,13 +126,8 @@ def view_text(selected: SelectedMaps, view: str) -> str:
     return matrix_text(weights / maps.darkest, maps.keys, rows, width) + f"\n\n{title}"
 
 
-def save_figure_or_page(figure: Figure, out: Path, title: str) -> None:
-    """Write a figure; to .html, a page around it."""
-    write_view(out, lambda: figure, lambda: html_report(HtmlReport(title, "", figures=[("", to_svg(figure))])))
-
-
-def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int = 50) -> str:
-    """Draw the positional encoding of a run, or without one the sinusoids of Vaswani et al. 2017. Return a description."""
+def show_positions(run: Run | None = None, *, width: int = 128, number: int = 50) -> InlineFigure:
+    """Draw the positional encoding of a run, or without one the sinusoids of Vaswani et al. 2017."""
     if run is None:
         table, title = sinusoids(torch.arange(number), width).numpy(), "sinusoidal positions"
     else:
@@ -139,5 +137,5 @@ def show_positions(run: Run | None, out: Path, *, width: int = 128, number: int 
             raise UserError(f"{run.folder} adds no positions to its embeddings; --positions is for sinusoidal and learned ones")
         weights = module.table.weight if isinstance(module, LearnedPositions) else module.table
         table, title = weights.detach().float().cpu().numpy()[:number], f"positions of {run.folder.name}"
-    save_figure_or_page(position_figure(table, title=title), out, title)
-    return f"{title}: {table.shape[1]} components of {table.shape[0]} positions"
+    description = f"{title}: {table.shape[1]} components of {table.shape[0]} positions"
+    return InlineFigure(description, lambda: position_figure(table, title=title), title=title)

@@ -1,7 +1,5 @@
 """Draw the tree of a beam search."""
 
-from pathlib import Path
-
 import torch
 
 from regard.batches.ragged import Ragged
@@ -10,24 +8,27 @@ from regard.decoding.batching import output_limit
 from regard.decoding.beam import BeamCandidates, beam_search
 from regard.decoding.protocol import length_penalty
 from regard.errors import UserError
-from regard.show.attention import save_figure_or_page
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure, beam_tree_text
+from regard.show.inline import InlineFigure
 from regard.tasks.translate import TranslateRun
 
 MAX_NODES = 400
 
 
-def show_beam_tree(run: TranslateRun, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
-    """Translate a text with the recipe's beam, at least 2, and draw the search tree. Return the translation."""
+def show_beam_tree(run: TranslateRun, text: str) -> InlineFigure:
+    """Translate a text with the recipe's beam, at least 2, and draw the search tree. It is described by the translation."""
     beam, alpha = max(2, run.recipe.decode.beam), run.recipe.decode.length_penalty
     nodes, translation = build_beam_tree(run, text, beam, alpha)
-    if out is not None:
-        note = (
-            f"beam {beam}: log-probability of each hypothesis; of ended ones = log-probability / ((5 + length) / 6)^{alpha:g}; "
-            "dashed: pruned"
-        )
-        save_figure_or_page(beam_tree_figure(nodes, title=translation, note=note), out, translation)
-    return f"{translation}\n\n{beam_tree_text(nodes)}" if terminal else translation
+    note = (
+        f"beam {beam}: log-probability of each hypothesis; of ended ones = log-probability / ((5 + length) / 6)^{alpha:g}; "
+        "dashed: pruned"
+    )
+    return InlineFigure(
+        translation,
+        lambda: beam_tree_figure(nodes, title=translation, note=note),
+        text=lambda: beam_tree_text(nodes),
+        title=translation,
+    )
 
 
 def build_beam_tree(

@@ -1,8 +1,6 @@
 """Draw how a run generates: each token with its probability, the alternatives, and what it attends to."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -15,7 +13,7 @@ from regard.show.figures.decoding_steps import (
     generation_text,
 )
 from regard.show.figures.labels import clean, shorten
-from regard.show.figures.style import write_view
+from regard.show.inline import InlineFigure
 from regard.show.recording import (
     BUDGET,
     ModelInputs,
@@ -29,31 +27,22 @@ from regard.show.recording import (
 from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
-from regard.tokens.special_tokens import NO_TOKEN
 
 MAX_TOKENS, MAX_ALTERNATIVES = 20, 5
 
 
-def show_generation(
-    run: Run,
-    text: str,
-    selection: ViewSelection,
-    *,
-    max_tokens: int | None = None,
-    out: Path | None = None,
-    terminal: bool = False,
-) -> str:
-    """Let a run generate, and draw its steps. Return a description."""
+def show_generation(run: Run, text: str, selection: ViewSelection, *, max_tokens: int | None = None) -> InlineFigure:
+    """Let a run generate, and draw its steps."""
     trace = trace_generation(run, text, selection, max_tokens)
     first = 0 if selection.token is None else token_index([step.word for step in trace.steps], selection.token)
     title = shorten(clean(text), 90)
-    write_view(
-        out,
+    return InlineFigure(
+        f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else ""),
         lambda: generation_figure(trace, title=title, first=first),
-        lambda: generation_page(trace, title=title, first=first),
+        text=lambda: generation_text(trace, first),
+        page=lambda: generation_page(trace, title=title, first=first),
+        title=title,
     )
-    description = f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else "")
-    return description + (f"\n\n{generation_text(trace, first)}" if terminal else "")
 
 
 def trace_generation(run: Run, text: str, selection: ViewSelection, max_tokens: int | None = None) -> GenerationTrace:
@@ -107,32 +96,22 @@ def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, f
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
     """Return the inputs after generation, the generated tokens, and the rows that predict them, None if all."""
     if run.task.decoder_only:
-        return continued_inputs(cast(LanguageRun, run), text, max_tokens or MAX_TOKENS)
+        require_attention(run)
+        return inputs_with_continuation(run, *run._continue(text, max_tokens or MAX_TOKENS))
     if max_tokens is not None:
         raise UserError(f"--max-tokens {max_tokens}: for language models; {run.folder} {run.task.does}")
     inputs = model_inputs(run, text)
-    if not inputs.is_encoder_decoder:
+    if "predicted" not in inputs.tokens:
         raise UserError(f"{run.folder} {run.task.does}; --view steps is for runs that generate token by token")
-    return inputs, [*inputs.inputs["target"][0, 1:].tolist(), run._special_tokens.eos], None
+    return inputs, run._predicted(inputs.inputs), None
 
 
-def continued_inputs(run: LanguageRun, text: str, max_tokens: int) -> tuple[ModelInputs, list[int], list[int]]:
-    """Continue a prompt; an end token that stopped the generation counts as generated."""
-    require_attention(run)
-    (prompt,), (generated,) = run._encode_prompts([text]), run.generate([text], max_tokens=max_tokens)
-    end, capacity = run._output_special_tokens().eos, run._output_limit(len(prompt), max_tokens)
-    stopped = end != NO_TOKEN and len(generated.tokens) < capacity - 1
-    return inputs_with_continuation(run, prompt, [*generated.tokens, end] if stopped else generated.tokens)
-
-
-def inputs_with_continuation(
-    run: LanguageRun, prompt: list[int], generated: list[int]
-) -> tuple[ModelInputs, list[int], list[int]]:
+def inputs_with_continuation(run: Run, prompt: list[int], generated: list[int]) -> tuple[ModelInputs, list[int], list[int]]:
     """Return the inputs when the last token was generated."""
     ids = [*prompt, *generated[:-1]]
     tokens: TokensBySide = {
         "text": [run.tokenizers[0].labels(ids)],
         "predicted": [run.tokenizers[0].labels(generated)],
     }
-    inputs = ModelInputs(run, {"target": torch.tensor([ids], device=run.device)}, tokens, False)
+    inputs = ModelInputs(run, run._causal_inputs(ids), tokens, False)
     return inputs, generated, list(range(len(prompt) - 1, len(ids)))

@@ -1,7 +1,5 @@
 """The halting steps of a Universal Transformer for each token of source and output (Dehghani et al. 2019, sec. 2.2)."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -12,17 +10,20 @@ from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
-from regard.show.figures.style import save_figure
+from regard.show.inline import InlineFigure
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import EOS
 
 
-def show_halting_steps(run: TranslateRun, text: str, *, out: Path | None = None, terminal: bool = False) -> str:
-    """Translate a text and draw the steps of every token. Return the translation, with the steps if for a terminal."""
+def show_halting_steps(run: TranslateRun, text: str) -> InlineFigure:
+    """Translate a text and draw the steps of every token. It is described by the translation."""
     translation, columns = count_halting_steps(run, text)
-    if out is not None:
-        save_figure(halting_figure(columns, title="halting steps of each token"), out)
-    return f"{translation}\n\n{halting_text(columns)}" if terminal else translation
+    return InlineFigure(
+        translation,
+        lambda: halting_figure(columns, title="halting steps of each token"),
+        text=lambda: halting_text(columns),
+        title=translation,
+    )
 
 
 def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[HaltingColumn]]:

@@ -9,8 +9,10 @@ import numpy as np
 from regard.batches.image_store import decode_images
 from regard.errors import UserError
 from regard.scoring.alignment import sharpest_layer
+from regard.show.attention import show_attention
 from regard.show.figures.image_figures import ImageAttention, image_attention_figure
 from regard.show.figures.style import figure_format, save_figure
+from regard.show.inline import InlineFigure
 from regard.show.recording import record_attention
 from regard.show.selection import ViewSelection, pluralize
 from regard.tasks.base import Run
@@ -29,10 +31,10 @@ def reads_image(run: Run, given: str) -> bool:
     )
 
 
-def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection, out: Path) -> str:
+def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) -> InlineFigure:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
-    With a head, that head alone; with the view "heads", each head of a layer. Return a description."""
+    With a head, that head alone; with the view "heads", each head of a layer."""
     captions = run.task.explains == "caption"
     attention = next(iter(cast(CaptionRun, run).align([given]))) if captions else image_attention(run, given)
     layers, heads = attention.heads.shape[:2]
@@ -50,10 +52,13 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection, 
         chosen = list(range(layers)) if selection.layer is None else [selection.layer - 1]
         weights = attention.heads[:, :, 0].mean(1) if selection.head is None else attention.heads[:, selection.head - 1, 0]
         shown = [ImageAttention(pixels, [f"layer {layer + 1}" for layer in chosen], weights[chosen])]
-    save_figure(image_attention_figure(shown), out)
-    if captions:
-        return " ".join(attention.words)
-    return f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {patch_grid(run)[0]} × {patch_grid(run)[1]} patches"
+    rows, columns = attention.heads.shape[-2:]
+    size = f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {rows} × {columns} patches"
+    return InlineFigure(
+        " ".join(attention.words) if captions else size,
+        lambda: image_attention_figure(shown),
+        text=lambda: show_attention(run, str(given), selection).text(),
+    )
 
 
 def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection: ViewSelection) -> list[ImageAttention]:

@@ -43,6 +43,7 @@ from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.report import Explanation
+    from regard.show.inline import InlineFigure
     from regard.tasks.shared.images import ImageInput, ImageReader
 
 HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
@@ -189,7 +190,8 @@ class Run:
         self._precision = "fp32"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {str(self.folder)!r}: task {self.task.name}, {', '.join(self.task.verbs)}>"
+        verbs = ", ".join((*self.task.verbs, "show", "explain"))
+        return f"<{type(self).__name__} {str(self.folder)!r}: task {self.task.name}, {verbs}>"
 
     @cached_property
     def data(self) -> Dataset[Any]:
@@ -209,6 +211,31 @@ class Run:
         from regard.explain.selection import OutputSelection
 
         return explain_one(self, text, method, OutputSelection(**selection))
+
+    def show(
+        self,
+        text: "ImageInput",
+        view: str | None = None,
+        *,
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        token: str | int | None = None,
+        max_tokens: int | None = None,
+    ) -> "InlineFigure":
+        """Show what the model attends to when it reads a text or an image, as a figure that displays by itself in a notebook.
+
+        `view` is "matrix", "heads" (lines between tokens), "model" (all heads of all layers), "token" (one token over the
+        layers), "entropy", "neurons" (q·k of one head, component by component), "steps" (generation token by token) or "beam"
+        (the search tree); by default the alignment of a translation or the regions of an image where there are some, else a
+        matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are counted from 1.
+        """
+        from regard.show.selection import ViewSelection
+        from regard.show.views import show_run
+
+        selection = ViewSelection(view or "matrix", kind, layer, head, None if token is None else str(token))
+        plain = view is None and kind is None and token is None
+        return show_run(self, text, selection, plain=plain, max_tokens=max_tokens)
 
     # files, tokenizers and model
 
@@ -454,8 +481,20 @@ class Run:
         if name == "target" or "target" not in inputs:
             return {"text": source}
         tokenizer, target = self.tokenizers[-1], inputs["target"][0].tolist()
-        predicted = tokenizer.labels([*target[1:], self._special_tokens.eos])
+        predicted = tokenizer.labels(self._predicted(inputs))
         return {"source": source, "target": [tokenizer.labels(target)], "predicted": [predicted]}
+
+    def _predicted(self, inputs: dict[str, Tensor]) -> list[int]:
+        """Return the token that each position of the target predicts, of an encoder–decoder that reads its own output."""
+        return [*inputs["target"][0, 1:].tolist(), self._special_tokens.eos]
+
+    def _continue(self, text: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        """Return the tokens of a prompt and of its continuation, with the end token if that stopped it."""
+        raise NotImplementedError
+
+    def _causal_inputs(self, ids: Sequence[int]) -> dict[str, Tensor]:
+        """Return the inputs of a language model that reads these tokens."""
+        return {"target": torch.tensor([list(ids)], device=self.device)}
 
 
 def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:

@@ -196,6 +196,12 @@ class LanguageRun(Run):
         bos = self._special_tokens.bos
         return [*([] if bos == NO_TOKEN else [bos]), *self.tokenizers[0].encode([prompt])[0]]
 
+    def _continue(self, text: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        (prompt,), (generated,) = self._encode_prompts([text]), self.generate([text], max_tokens=max_tokens)
+        end, capacity = self._output_special_tokens().eos, self._output_limit(len(prompt), max_tokens)
+        stopped = end != NO_TOKEN and len(generated.tokens) < capacity - 1
+        return prompt, [*generated.tokens, end] if stopped else generated.tokens
+
     @property
     def _max_context(self) -> int | None:
         """Tokens of prompt and continuation; a recurrent model has no limit."""

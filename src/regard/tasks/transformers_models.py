@@ -158,14 +158,31 @@ class TransformersRun(Run):
             names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
             start = next((i for name in names if (i := getattr(config, name, None)) is not None), 0)
             return torch.tensor([[start, start]])
+        return self._generate(inputs, min(MAX_OUTPUT, self._max_positions - 1))
+
+    @torch.no_grad()
+    def _generate(self, inputs: dict[str, Tensor], max_tokens: int) -> Tensor:
+        """Return the tokens (1, T) that the model writes greedily, for a language model after its prompt."""
         with quiet():
             written: Tensor = self.model.generate(
                 **{name: part.to(self.device) for name, part in inputs.items()},
                 num_beams=1,
                 do_sample=False,
-                max_new_tokens=min(MAX_OUTPUT, self._max_positions - 1),
+                max_new_tokens=max_tokens,
             )
         return written.cpu()
+
+    def _continue(self, text: str, max_tokens: int) -> tuple[list[int], list[int]]:
+        inputs = self._text_inputs(text)
+        length = inputs["input_ids"].size(1)
+        if length >= self._max_positions:
+            raise UserError(f"the text has {length} tokens, the model takes {self._max_positions} with what it generates")
+        written = self._generate(inputs, min(max_tokens, self._max_positions - length))[0].tolist()
+        return written[:length], written[length:]
+
+    def _causal_inputs(self, ids: Sequence[int]) -> dict[str, Tensor]:
+        tokens = torch.tensor([list(ids)], device=self.device)
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _forward(self, inputs: dict[str, Tensor]) -> Any:
         """Return the logits; without a head, the last hidden states (B, T, D); of an image-text model, the features."""
@@ -196,11 +213,13 @@ class TransformersRun(Run):
         if "decoder_input_ids" not in inputs:
             return {"text": text}
         target = inputs["decoder_input_ids"][0].tolist()
-        with torch.no_grad():
-            logits = self._forward({name: part.to(self.device) for name, part in inputs.items()})[0]
-        last = int(logits[-1].argmax()) if self.model.can_generate() else target[-1]
-        predicted = tokenizer.labels([*target[1:], last])
-        return {"source": text, "target": [tokenizer.labels(target)], "predicted": [predicted]}
+        sides: TokensBySide = {"source": text, "target": [tokenizer.labels(target)]}
+        return {**sides, "predicted": [tokenizer.labels(self._predicted(inputs))]} if self.model.can_generate() else sides
+
+    @torch.no_grad()
+    def _predicted(self, inputs: dict[str, Tensor]) -> list[int]:
+        logits = self._forward({name: part.to(self.device) for name, part in inputs.items()})
+        return [*inputs["decoder_input_ids"][0, 1:].tolist(), int(logits[0, -1].argmax())]
 
     def _patches(self, pixels: Tensor) -> SideTokens:
         config = getattr(self.model.config, "vision_config", self.model.config)

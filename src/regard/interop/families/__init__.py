@@ -7,6 +7,7 @@ from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
+from regard.interop.families.qwen import QWEN2, QWEN3
 from regard.interop.families.t5 import MT5, T5
 from regard.interop.families.vit import DEIT, VIT
 from regard.interop.family_rules import ModelFamily
@@ -22,6 +23,8 @@ FAMILIES: dict[str, ModelFamily] = {
     "openai-gpt": GPT,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
     "marian": MARIAN,
     "bart": BART,
     "mbart": MBART,

@@ -75,6 +75,9 @@ body { max-width: 76rem; }
 .matrix canvas { position: absolute; cursor: crosshair; }
 .matrix span { position: absolute; white-space: pre; }
 .matrix .down { text-align: right; }
+body.inline { padding: .3rem .2rem; max-width: none; }
+body.inline h1 { font-size: 1rem; margin: 0 0 .5rem; }
+body.inline #stage { max-height: 36rem; }
 .matrix .across { transform-origin: 0 100%; transform: rotate(-55deg); }
 """
 

@@ -4,6 +4,11 @@ const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const ramp = bytes(data.ramp), stage = document.getElementById("stage");
 const colours = Array.from({ length: ramp.length / 3 }, (_, i) => [...ramp.subarray(3 * i, 3 * i + 3)]);
 
+// In a notebook a page is a frame as tall as what it shows.
+if (window.frameElement) new ResizeObserver(() => {
+  window.frameElement.style.height = `${document.body.offsetHeight + 2}px`;
+}).observe(document.body);
+
 function make(tag, name, text, parent) {
   const node = document.createElement(tag);
   if (name) node.className = name;

@@ -1,0 +1,62 @@
+"""A figure as an object: it displays by itself in a notebook, and is saved as an image or a page."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from regard.show.figures.html_pages import HtmlReport, html_report
+from regard.show.figures.style import render, to_svg, write_view
+
+FRAME_HEIGHT = 460
+"""Of a page in a notebook, in pixels, until its script knows better."""
+
+
+class InlineFigure:
+    """A view of attention. In Jupyter and VS Code it displays by itself, without a network; `save` writes it to a file.
+
+    It is drawn when it is first shown or saved. `description` says in a line what it shows.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        figure: Callable[[], Figure],
+        *,
+        text: Callable[[], str] | None = None,
+        page: Callable[[], str] | None = None,
+        title: str = "",
+    ):
+        self.description = description
+        self._figure, self._text, self._page, self._title = figure, text, page, title or description
+
+    def save(self, path: str | Path) -> Path:
+        """Write the view to a file, whose name ends in .svg, .pdf, .png or .html; return its path."""
+        write_view(Path(path), self._figure, self._page or self._still_page)
+        return Path(path)
+
+    def text(self) -> str:
+        """Return the view as text, for a terminal."""
+        return self.description if self._text is None else f"{self.description}\n\n{self._text()}"
+
+    def __repr__(self) -> str:
+        return self.description
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Return what a notebook displays: a page in a frame of its own, so that no two cells share names; else an image."""
+        return {"text/html": self._still() if self._page is None else self._frame(), "text/plain": self.description}
+
+    def _frame(self) -> str:
+        assert self._page is not None
+        page = self._page().replace("<body>", '<body class="inline">', 1)
+        style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
+        return f'<iframe srcdoc="{escape(page)}" style="{style}" title="{escape(self._title)}"></iframe>'
+
+    def _still(self) -> str:
+        image = b64encode(render(self._figure(), "svg")).decode("ascii")
+        return f'<img src="data:image/svg+xml;base64,{image}" style="max-width: 100%" alt="{escape(self._title)}">'
+
+    def _still_page(self) -> str:
+        return html_report(HtmlReport(self._title, "", figures=[("", to_svg(self._figure()))]))
