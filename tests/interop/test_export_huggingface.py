@@ -36,6 +36,7 @@ LLAMA = dict(
     key_value_heads=1,
 )
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
+BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
 SUPPORTED = [
@@ -58,6 +59,10 @@ SUPPORTED = [
         "AutoModelForSeq2SeqLM",
     ),
     ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    *(
+        ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, norm_first=first, **BART), name, "AutoModelForSeq2SeqLM")
+        for first, name in ((False, "bart"), (True, "mbart"))
+    ),
     (
         "translate",
         dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5),

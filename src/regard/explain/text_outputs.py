@@ -76,13 +76,14 @@ def translation_output(
     chosen = word_index(selection.word, words)
     if chosen not in word_ids:
         raise UserError(f"--word {selection.word}: the translation has no token of it: {' '.join(words)!r}")
-    step = word_ids.index(chosen)
+    index = word_ids.index(chosen)
+    step = len(special.output_prefix) + index  # the position of the decoder that predicts the word
     rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([translation])), special)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
     inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
     positions = range(len(special.prefix), len(special.prefix) + len(source))
-    target = text_target(run, inputs, "source", positions, step, translation[step])
-    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[step]).strip()!r}"
+    target = text_target(run, inputs, "source", positions, step, translation[index])
+    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[index]).strip()!r}"
     return ExplainedOutput(
         target,
         feature_labels(target, run.tokenizers[0]),

@@ -1,6 +1,7 @@
 """The supported Hugging Face families, by `model_type`."""
 
 from regard.interop.families.albert import ALBERT, ELECTRA
+from regard.interop.families.bart import BART, M2M100, MBART
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
@@ -25,6 +26,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "marian": MARIAN,
+    "bart": BART,
+    "mbart": MBART,
+    "m2m_100": M2M100,
     "t5": T5,
     "mt5": MT5,
     "vit": VIT,
