@@ -96,9 +96,14 @@ TOKENIZERS = {
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
     "openai-gpt": gpt_tokenizer,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
+    "bart": lambda: byte_level(["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>"),
+    "mbart": lambda: sentencepiece(["<s>", "<pad>", "</s>", "<unk>", "en_XX", "ro_RO"], "en_XX $A </s>"),
+    "m2m_100": lambda: sentencepiece(["<s>", "<pad>", "</s>", "<unk>", "eng_Latn", "deu_Latn"], "eng_Latn $A </s>"),
     "mt5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "qwen2": lambda: byte_level(["<unk>", "<s>", "</s>"]),
+    "qwen3": lambda: byte_level(["<unk>", "<s>", "</s>"]),
     "mistral": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
 }
 
@@ -111,7 +116,7 @@ def randomize_weights():
         learned = dict(model.named_parameters()) | {name: p for name, p in model.named_buffers() if name == "final_logits_bias"}
         with torch.no_grad():
             for name, p in learned.items():
-                if "embed_positions" not in name:
+                if p.requires_grad or name == "final_logits_bias":  # not the sinusoids
                     scales = name.endswith("weight") and p.dim() == 1
                     p.copy_((1.0 if scales else 0.0) + 0.25 * torch.randn_like(p))
         return model.eval()

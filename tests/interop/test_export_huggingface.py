@@ -36,6 +36,7 @@ LLAMA = dict(
     key_value_heads=1,
 )
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
+BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
 SUPPORTED = [
@@ -49,6 +50,8 @@ SUPPORTED = [
         "AutoModelForCausalLM",
     ),
     ("language", dict(SMALL, layers=2, window=3, window_layers=[0, 1], **LLAMA), "mistral", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=2, qk_norm=True, **LLAMA), "qwen3", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=3, qk_norm=True, window=3, **LLAMA), "qwen3", "AutoModelForCausalLM"),
     (
         "translate",
         dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),
@@ -56,6 +59,10 @@ SUPPORTED = [
         "AutoModelForSeq2SeqLM",
     ),
     ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    *(
+        ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, norm_first=first, **BART), name, "AutoModelForSeq2SeqLM")
+        for first, name in ((False, "bart"), (True, "mbart"))
+    ),
     (
         "translate",
         dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5),
@@ -163,6 +170,7 @@ UNSUPPORTED = [
         "model.window = 8 has no counterpart in the closest, gpt2",
     ),
     ("language", dict(SMALL, preset="gpt2", layers=2, width=24, positions={"kind": "alibi"}), "model.positions.kind = 'alibi'"),
+    ("language", dict(SMALL, layers=2, qkv_bias=True, **LLAMA), "start it from a qwen2 folder (train.init_from)"),
     (
         "translate",
         dict(SMALL, positions={"sines_first": True, "kind": "learned"}, output_bias=True),

@@ -35,6 +35,7 @@ def good(tmp_path_factory, write_huggingface_model, randomize_weights):
         "mistral": transformers.MistralForCausalLM(
             transformers.MistralConfig(**small, num_key_value_heads=3, max_position_embeddings=40)
         ),
+        "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small, num_key_value_heads=3, head_dim=8)),
         "marian": transformers.MarianMTModel(
             transformers.MarianConfig(
                 vocab_size=V,
@@ -186,6 +187,17 @@ CORRUPTIONS = {
     ),
     "window in words": ("mistral", config(sliding_window="wide"), "sliding_window = 'wide': should be an integer"),
     "window of nothing": ("mistral", config(sliding_window=0), "sliding_window = 0: should be an integer from 1"),
+    "layers of another kind": (
+        "qwen3",
+        config(use_sliding_window=True, sliding_window=8, layer_types=["full_attention", "linear_attention"]),
+        "layer_types = .*should name 2 layers, each full_attention or sliding_attention",
+    ),
+    "windows without a width": (
+        "qwen3",
+        config(sliding_window=8, layer_types=["full_attention", "sliding_attention"]),
+        "sliding_window = None: should be an integer, as layer_types has sliding_attention",
+    ),
+    "biases beside norms": ("qwen3", config(attention_bias=True), "attention_bias = True: is not supported; only False"),
     "end out of range": ("gpt2", config(eos_token_id=10**6), "eos_token_id = 1000000: should be one of the 61 tokens"),
     "end in words": ("gpt2", config(eos_token_id="</s>"), "eos_token_id = '</s>': should be"),
     # files
@@ -305,6 +317,7 @@ def test_folders_load_before_they_are_corrupted(good):
         "gpt2": "language",
         "llama": "language",
         "mistral": "language",
+        "qwen3": "language",
         "marian": "translate",
     }
 

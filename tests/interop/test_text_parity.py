@@ -1,5 +1,7 @@
 """Tiny random models of every text family: outputs equal `transformers`; the round trip is bit for bit."""
 
+import json
+
 import pytest
 import torch
 import transformers
@@ -7,6 +9,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.interop.convert import write_huggingface_folder
+from regard.layers.quantized import convert_precision
 from regard.run.convert import verify_conversion
 
 V = 61
@@ -69,6 +72,10 @@ def marian(**other):
         ),
         **other,
     )
+
+
+def bart(**other):
+    return marian(**{"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2, "forced_eos_token_id": 2, **other})
 
 
 def llama(**other):
@@ -146,6 +153,15 @@ CASES = [
     ("MarianMTModel", marian(scale_embedding=True, activation_function="swish")),
     ("MarianMTModel", marian(share_encoder_decoder_embeddings=False)),
     ("MarianMTModel", marian(encoder_layers=1, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("BartForConditionalGeneration", bart(forced_bos_token_id=0)),
+    ("BartForConditionalGeneration", bart(activation_function="relu", scale_embedding=True, decoder_layers=2)),
+    ("BartModel", bart()),
+    ("MBartForConditionalGeneration", bart(scale_embedding=True, forced_bos_token_id=5)),
+    ("MBartForConditionalGeneration", bart(decoder_start_token_id=5)),
+    ("MBartModel", bart()),
+    ("M2M100ForConditionalGeneration", bart(forced_bos_token_id=5, scale_embedding=True)),
+    ("M2M100ForConditionalGeneration", bart(activation_function="relu", encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("M2M100Model", bart()),
     ("LlamaForCausalLM", llama()),
     (
         "LlamaForCausalLM",
@@ -179,6 +195,25 @@ CASES = [
     ("MistralForCausalLM", llama(sliding_window=3, eos_token_id=2, bos_token_id=1)),
     ("MistralForCausalLM", llama(sliding_window=1, num_hidden_layers=3, eos_token_id=2, bos_token_id=1)),
     ("MistralForCausalLM", llama(eos_token_id=2, bos_token_id=1)),  # a window of 4096, longer than any text
+    ("Qwen2ForCausalLM", llama(eos_token_id=2)),
+    (
+        "Qwen2ForCausalLM",
+        llama(eos_token_id=2, num_hidden_layers=3, use_sliding_window=True, sliding_window=3, max_window_layers=1, head_dim=10),
+    ),
+    ("Qwen2Model", llama(eos_token_id=2, tie_word_embeddings=True)),
+    ("Qwen3ForCausalLM", llama(eos_token_id=2, head_dim=10, tie_word_embeddings=True)),
+    (
+        "Qwen3ForCausalLM",
+        llama(
+            eos_token_id=2,
+            head_dim=6,
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=2,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0},
+        ),
+    ),
 ]
 NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 
@@ -187,9 +222,12 @@ NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 def pair(request, tmp_path_factory, write_huggingface_model, randomize_weights):
     """Return a `transformers` model, and the same model loaded by us."""
     torch.manual_seed(len(request.param[1]))
-    name, settings = request.param
+    name, settings = request.param[0], dict(request.param[1])
+    forced = settings.pop("forced_bos_token_id", None)
     kind = getattr(transformers, name)
     model = randomize_weights(kind(kind.config_class(**settings)))
+    if forced is not None:
+        model.generation_config.forced_bos_token_id = forced
     if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is not tied
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
     folder = write_huggingface_model(model, tmp_path_factory.mktemp("parity") / "theirs")
@@ -262,6 +300,18 @@ def test_cached_steps_of_decoders_equal_the_whole_text(pair):
         torch.testing.assert_close(logits[:, 0], whole[torch.arange(4), read], **CLOSE)
 
 
+@torch.no_grad()
+def test_decoders_in_int8_and_bf16_give_similar_logits(pair):
+    _, run = pair
+    if run.recipe.task != "language":
+        pytest.skip("not a decoder alone")
+    tokens = torch.randint(5, V, (4, 9))
+    exact = run.model(tokens)
+    for precision in ("int8", "bf16"):
+        similar = torch.cosine_similarity(convert_precision(run.model, precision)(tokens).float(), exact, dim=-1)
+        assert similar.mean() > 0.98, (precision, similar)
+
+
 def test_round_trip_is_bit_for_bit(pair, tmp_path):
     _, run = pair
     back = write_huggingface_folder(run, tmp_path / "back")
@@ -283,6 +333,42 @@ def test_next_sentence_logits_equal_transformers(write_huggingface_model, random
         theirs = model(input_ids=source, attention_mask=real.long(), token_type_ids=segments)
         run.model(source, lengths, segments, follows=torch.zeros(4, dtype=torch.long))
     torch.testing.assert_close(run.model.next_sentence_logits, theirs.seq_relationship_logits, **CLOSE)
+
+
+def old_rotation(config):
+    """Spell rotary positions as Llama 3.1's folder does."""
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+
+
+def no_layer_types(config):
+    """Leave the layers with a window to the other settings, as older folders do."""
+    del config["layer_types"]
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+OLD_SPELLINGS = [
+    ("LlamaForCausalLM", llama(rope_parameters=LLAMA3), old_rotation),
+    (
+        "Qwen2ForCausalLM",
+        llama(eos_token_id=2, num_hidden_layers=4, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+        no_layer_types,
+    ),
+]
+
+
+@pytest.mark.parametrize("name, settings, respell", OLD_SPELLINGS, ids=[name for name, *_ in OLD_SPELLINGS])
+def test_older_spellings_of_config_json_equal_transformers(
+    write_huggingface_model, randomize_weights, tmp_path, name, settings, respell
+):
+    kind = getattr(transformers, name)
+    folder = write_huggingface_model(randomize_weights(kind(kind.config_class(**settings))), tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    respell(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    run = regard.load(folder, device="cpu")
+    proof = verify_conversion(run, folder)
+    assert proof.passed and max(proof.logits, proof.states, proof.attention) < 1e-5, proof
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

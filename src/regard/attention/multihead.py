@@ -1,5 +1,7 @@
 """Multi-head attention (Vaswani et al. 2017, sec. 3.2.2)."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from regard.attention.core import DecomposableScore, DotProductScore, attend
@@ -26,7 +28,8 @@ class Attention(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Attend from queries (B, T, D) to keys and values projected from any source; return (B, T, D).
 
-    H·K and H·J need not be D: the number and width of the heads are free.
+    H·K and H·J need not be D: the number and width of the heads are free. `head_norm(K)` builds a norm of each head's queries and
+    keys.
     """
 
     def __init__(
@@ -39,36 +42,44 @@ class MultiHeadAttention(nn.Module):
         key_value_heads: int | None = None,
         source_width: int | None = None,
         out_width: int | None = None,
-        dropout: float = 0.0,
-        scale: float | None = None,
+        attend: Attention | None = None,
         bias: bool = True,
+        qkv_bias: bool | None = None,
+        head_norm: Callable[[int], nn.Module] | None = None,
     ):
         super().__init__()
         key_width = key_width or width // heads
         value_width = value_width or key_width
         source_width = source_width or width
         self.heads, self.kv_heads = heads, key_value_heads or heads
-        self.q_proj = nn.Linear(width, heads * key_width, bias=bias)
-        self.k_proj = nn.Linear(source_width, self.kv_heads * key_width, bias=bias)
-        self.v_proj = nn.Linear(source_width, self.kv_heads * value_width, bias=bias)
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        self.q_proj = nn.Linear(width, heads * key_width, bias=qkv_bias)
+        self.k_proj = nn.Linear(source_width, self.kv_heads * key_width, bias=qkv_bias)
+        self.v_proj = nn.Linear(source_width, self.kv_heads * value_width, bias=qkv_bias)
         self.qkv_proj: nn.Module | None = None
         """All three in one product, in a model converted for inference (layers/quantized.py)."""
-        self.attend = Attention(dropout, scale)
+        self.q_norm, self.k_norm = (nn.Identity() if head_norm is None else head_norm(key_width) for _ in "qk")
+        self.attend = attend or Attention()
         self.out_proj = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
     def project_kv(self, source: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor]:
         """Project a source once: the encoder output for cross-attention, each new token for self-attention."""
-        keys = apply_rotary(split_heads(self.k_proj(source), self.kv_heads), rotation)
+        keys = self._keys(self.k_proj(source), rotation)
         return keys, split_heads(self.v_proj(source), self.kv_heads)  # (B, G, S, K), (B, G, S, J)
 
     def project_qkv(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project queries, keys and values of self-attention: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
         if self.qkv_proj is None:
-            return apply_rotary(split_heads(self.q_proj(x), self.heads), rotation), *self.project_kv(x, rotation)
+            return self._queries(self.q_proj(x), rotation), *self.project_kv(x, rotation)
         widths = [layer.out_features for layer in (self.q_proj, self.k_proj, self.v_proj)]
         q, k, v = self.qkv_proj(x).split(widths, dim=-1)
-        q, k = apply_rotary(split_heads(q, self.heads), rotation), apply_rotary(split_heads(k, self.kv_heads), rotation)
-        return q, k, split_heads(v, self.kv_heads)
+        return self._queries(q, rotation), self._keys(k, rotation), split_heads(v, self.kv_heads)
+
+    def _queries(self, projected: Tensor, rotation: Rotation | None) -> Tensor:
+        return apply_rotary(self.q_norm(split_heads(projected, self.heads)), rotation)  # (B, H, T, K)
+
+    def _keys(self, projected: Tensor, rotation: Rotation | None) -> Tensor:
+        return apply_rotary(self.k_norm(split_heads(projected, self.kv_heads)), rotation)  # (B, G, S, K)
 
     def forward(
         self,
@@ -80,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        queries = apply_rotary(split_heads(self.q_proj(x), self.heads), rotation)
+        queries = self._queries(self.q_proj(x), rotation)
         return self.attend_projected(queries, keys, values, mask=mask, bias=bias)
 
     def attend_projected(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.errors import UserError
 from regard.interop.config import ConfigFile, ValueType, integer
@@ -143,12 +143,16 @@ class ModelFamily:
     """The same for tensors of other heads."""
     decoder_start: str | None = None
     """The setting that names the first token of an output, for encoder–decoders."""
+    language_codes: Literal["none", "as written", "before"] = "none"
+    """Whether texts have the codes of their languages: where tokenizer.json puts them, or before the text."""
     suppressed: tuple[str, ...] = ()
     """Settings that name tokens which are never generated."""
     end_problem: Callable[[ConfigFile, SpecialTokens, int], str | None] = lambda config, special_tokens, highest: None
     """What is wrong with how texts end, if anything, given the settings of its texts and the highest token id."""
     text_section: str | None = ""
     """The section of config.json about texts, empty for all of it; None if the model reads no text."""
+    tokenizer_pattern: str = ""
+    """How AutoTokenizer splits the texts of all its models into words, if it does not do as tokenizer.json says."""
     image_prefix: str = ""
     """The prefix of our settings of pixel normalization."""
     image_processor: str = ""
@@ -226,9 +230,13 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "positions.random_offset": 0,
     "positions.scaling.kind": "none",
     "layer_scale": None,
+    "qkv_bias": False,
+    "qk_norm": False,
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,
+    "embedding_norm": False,
+    "positions.first": 0,
 }
 """Settings that no family can express, with the values that they must have."""
 

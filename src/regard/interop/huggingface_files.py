@@ -68,6 +68,11 @@ def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: 
     tokenizer, target = run.tokenizers[0], run.tokenizers[-1]
     if tokenizer is not target and tokenizer.to_json() != target.to_json():
         raise UserError(f"{run.folder} has two vocabularies (tokens.joint = false), a Hugging Face folder has one")
+    if family.tokenizer_pattern and family.tokenizer_pattern not in split_patterns(tokenizer):
+        raise UserError(
+            f"{run.folder}: transformers gives every {family.model_type} model the published ones' tokenizer, and this run has "
+            f"another; start it from a {family.model_type} folder (train.init_from), which brings its tokenizer"
+        )
     special_tokens, names = run._special_tokens, special_token_names(tokenizer)
     if family.image_processor:
         names |= clip_end_tokens(run, tokenizer)
@@ -114,6 +119,12 @@ def special_token_names(tokenizer: Tokenizer) -> dict[str, str]:
         for name, texts in TOKEN_CONFIG_NAMES.items()
     }
     return {name: text for name, text in known.items() if text is not None}
+
+
+def split_patterns(tokenizer: Tokenizer) -> list[str]:
+    """Return the regular expressions by which a tokenizer splits texts into words."""
+    steps = json.loads(tokenizer.to_json()).get("pre_tokenizer") or {}
+    return [step["pattern"].get("Regex", "") for step in steps.get("pretokenizers", [steps]) if "pattern" in step]
 
 
 def tokenizer_json(tokenizer: Tokenizer, special_tokens: SpecialTokens) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
-from regard.attention.multihead import MultiHeadAttention
+from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import Rotation
 from regard.layers.embedding import SwitchOut
 from regard.layers.feed_forward import FeedForward
-from regard.layers.norm import Residual
+from regard.layers.norm import Residual, build_norm
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
@@ -41,6 +41,8 @@ class BlockConfig:
     residual: bool = True
     scale: float | None = None
     bias: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, if not everywhere."""
@@ -73,6 +75,8 @@ def block_config(settings: "BlockSettings", regularize: "Regularization | None")
         residual=settings.residual,
         scale=None if settings.scale_scores else 1.0,
         bias=settings.bias,
+        qkv_bias=settings.qkv_bias,
+        qk_norm=settings.qk_norm,
         norm_epsilon=settings.norm_epsilon,
         layer_scale=settings.layer_scale,
         **rates,
@@ -96,22 +100,28 @@ class SourceKV:
     mask: Mask | None = None
 
 
+def build_attention(config: BlockConfig, width: int, **options: int | None) -> MultiHeadAttention:
+    """Return one attention sub-layer of a block, for queries of this width."""
+    return MultiHeadAttention(
+        width,
+        config.heads,
+        key_width=config.key_width,
+        value_width=config.value_width,
+        key_value_heads=config.key_value_heads,
+        attend=Attention(config.attention_dropout, config.scale),
+        bias=config.bias,
+        qkv_bias=config.bias or config.qkv_bias,
+        head_norm=partial(build_norm, config.norm, epsilon=config.norm_epsilon) if config.qk_norm else None,
+        **options,
+    )
+
+
 class Block(nn.Module):
     """(B, T, width) -> (B, T, out width); `source_width` adds cross-attention over a source of that width."""
 
     def __init__(self, config: BlockConfig, *, source_width: int | None = None, out_width: int | None = None):
         super().__init__()
         width, out = config.width, out_width or config.width
-        attention = partial(
-            MultiHeadAttention,
-            heads=config.heads,
-            key_width=config.key_width,
-            value_width=config.value_width,
-            key_value_heads=config.key_value_heads,
-            dropout=config.attention_dropout,
-            scale=config.scale,
-            bias=config.bias,
-        )
         residual = partial(
             Residual,
             norm=config.norm,
@@ -123,10 +133,10 @@ class Block(nn.Module):
             layer_scale=config.layer_scale,
         )
         self.sparsity = None if config.window is None and config.grid is None else Mask(window=config.window, grid=config.grid)
-        self.self_attention = attention(width, out_width=out)
+        self.self_attention = build_attention(config, width, out_width=out)
         self.self_residual = residual(width, out)
         if source_width is not None:
-            self.cross_attention = attention(out, source_width=source_width)
+            self.cross_attention = build_attention(config, out, source_width=source_width)
             self.cross_residual = residual(out, out)
         self.feed_forward = FeedForward(out, config.feed_forward, config.activation, config.activation_dropout, bias=config.bias)
         self.feed_forward_residual = residual(out, out)

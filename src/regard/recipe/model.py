@@ -60,6 +60,8 @@ class PositionSettings(Settings):
     """Scaling of rotary positions for longer texts."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
+    first: int = Field(0, ge=0)
+    """The position of the first token in the sinusoids (2 in M2M100)."""
     buckets: int = Field(32, ge=2)
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
@@ -90,6 +92,10 @@ class BlockSettings(Settings):
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
     bias: bool = True
     """Bias of the projections and the feed-forward layer."""
+    qkv_bias: bool = False
+    """Bias of the query, key and value projections alone (Qwen2); needs `bias = false`."""
+    qk_norm: bool = False
+    """Normalise each head's queries and keys before they are rotated and compared (Dehghani et al. 2023, sec. 2; Qwen3)."""
     residual: bool = True
     """Residual connections; false is for comparison only."""
     scale_scores: bool = True
@@ -106,6 +112,14 @@ class BlockSettings(Settings):
             )
         if self.key_value_heads and self.heads % self.key_value_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+    @model_validator(mode="after")
+    def check_attention(self) -> Self:
+        if self.qkv_bias and self.bias:
+            raise ValueError("model.qkv_bias is for models with bias = false: with bias = true all projections have one")
+        if self.qk_norm and self.norm == "batch":
+            raise ValueError("model.qk_norm normalises vectors: use norm = 'layer' or 'rms'")
         return self
 
 
@@ -149,6 +163,8 @@ class TransformerModel(TextBlockSettings):
     output, or none."""
     scale_embedding: bool = True
     """Multiply embeddings by √width (sec. 3.4)."""
+    embedding_norm: bool = False
+    """Normalise the embeddings with their positions (BART)."""
     scale_output: bool = False
     """Divide the input of the output layer by √width, as T5 does if weights are tied."""
     output_bias: bool = False
@@ -224,6 +240,8 @@ class UniversalModel(TransformerModel):
 
     @model_validator(mode="after")
     def check_widths(self) -> "UniversalModel":
+        if self.embedding_norm:
+            raise ValueError("model.embedding_norm: a Universal Transformer adds positions before every step; set it to false")
         if self.encoder_widths is not None:
             raise ValueError(
                 "model.encoder_widths: a Universal Transformer applies one block repeatedly, at one width; leave it out"

@@ -360,7 +360,7 @@ CARD = TaskCard(
     commands=('show {} "…" --terminal',),
 )
 LANGUAGE = _task("language", "predicts next tokens", decoder_only=True, explains="next_token")
-MASKED = _task("masked", "fills in masked words")
+MASKED = _task("masked", "fills in masked words", explains="masked_token")
 TEXT_TO_TEXT = _task("text-to-text", "writes texts", encoder_decoder=True, explains="translation")
 CLASSIFY = _task("classify", "classifies", explains="label")
 CLASSIFY_IMAGES = _task("classify", "classifies images", reads=("image",), explains="image_label")

@@ -1,11 +1,13 @@
 """The supported Hugging Face families, by `model_type`."""
 
 from regard.interop.families.albert import ALBERT, ELECTRA
+from regard.interop.families.bart import BART, M2M100, MBART
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
+from regard.interop.families.qwen import QWEN2, QWEN3
 from regard.interop.families.t5 import MT5, T5
 from regard.interop.families.vit import DEIT, VIT
 from regard.interop.family_rules import ModelFamily
@@ -21,7 +23,12 @@ FAMILIES: dict[str, ModelFamily] = {
     "openai-gpt": GPT,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
     "marian": MARIAN,
+    "bart": BART,
+    "mbart": MBART,
+    "m2m_100": M2M100,
     "t5": T5,
     "mt5": MT5,
     "vit": VIT,
