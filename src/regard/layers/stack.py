@@ -40,6 +40,7 @@ class Stack(nn.Module):
         embedding_norm: bool = False,
         embedding_width: int | None = None,
         share_layers: bool = False,
+        first_norm: bool = True,
     ):
         super().__init__()
         embedded = embedding_width or config.width
@@ -60,6 +61,8 @@ class Stack(nn.Module):
             self.blocks = nn.ModuleList(
                 Block(one, source_width=source_width, out_width=out) for one, out in zip(configs, widths[1:])
             )
+        if not first_norm:  # the embeddings are normalised already
+            next(self.layers()).self_residual.norm = nn.Identity()
         self.width = widths[-1]
         self.norm = build_norm(config.norm, self.width, config.norm_epsilon) if config.norm_first else nn.Identity()
 
@@ -99,11 +102,12 @@ class Stack(nn.Module):
         if position_offsets is not None:
             key_positions = key_positions + position_offsets[:, None]  # (B, S)
         positions = key_positions[..., past:]
-        rotation, bias = self.positions.rotation(positions), self.positions.bias(positions, key_positions)
+        bias, local = self.positions.bias(positions, key_positions), [block.is_local for block in self.layers()]
+        rotations = {kind: self.positions.rotation(positions, local=kind) for kind in set(local)}
         none = [None] * len(self.blocks)
         return positions, [
-            {"rotation": rotation, "bias": bias, "cache": cache, "source": source}
-            for cache, source in zip(caches or none, sources or none)
+            {"rotation": rotations[kind], "bias": bias, "cache": cache, "source": source}
+            for kind, cache, source in zip(local, caches or none, sources or none)
         ]
 
 
