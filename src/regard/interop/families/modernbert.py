@@ -1,10 +1,10 @@
-"""ModernBERT (Warner et al. 2024): an encoder with rotary positions, GeGLU, norms before the sub-layers and none before the first,
-whose input the norm of the embeddings has normalised; most layers see a window, with a rotation of its own.
+"""ModernBERT (Warner et al. 2024): an encoder with rotary positions, GeGLU and pre-norm; most layers see a window.
 
-`local_attention` counts the positions on both sides of a token, ours those on one side and its own: 128 is a window of 65.
+The first layer does not normalise its input: the norm of the embeddings has done so. Layers with a window have a rotation of their
+own. `local_attention` counts the positions on both sides of a token, ours those on one side and its own: 128 is a window of 65.
 
-Not supported: scaled rotary positions, an output without bias (`decoder_bias`), attention and feed-forward layers of which only one
-has biases.
+Not supported: scaled rotary positions, an output without bias (`decoder_bias`), and biases in only one of the attention and the
+feed-forward layers.
 """
 
 from typing import Any
