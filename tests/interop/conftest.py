@@ -131,7 +131,7 @@ def write_huggingface_model():
 
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
-        library, names = TOKENIZERS[model.config.model_type]()
+        library, names = TOKENIZERS.get(model.config.model_type, wordpiece)()
         (folder / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
         return folder
