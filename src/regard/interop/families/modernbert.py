@@ -1,7 +1,8 @@
 """ModernBERT (Warner et al. 2024): an encoder with rotary positions, GeGLU and pre-norm; most layers see a window.
 
 The first layer does not normalise its input: the norm of the embeddings has done so. Layers with a window rotate by a base
-of their own. `local_attention` counts the positions on both sides of a token, ours those on one side and its own: 128 is a window of 65.
+of their own. `local_attention` counts the positions on both sides of a token, ours those on one side and its own: 128 is a
+window of 65.
 
 Not supported: scaled rotary positions, an output without bias (`decoder_bias`), and biases in only one of the attention and the
 feed-forward layers.
