@@ -40,7 +40,6 @@ class Stack(nn.Module):
         embedding_norm: bool = False,
         embedding_width: int | None = None,
         share_layers: bool = False,
-        first_norm: bool = True,
     ):
         super().__init__()
         embedded = embedding_width or config.width
@@ -61,8 +60,6 @@ class Stack(nn.Module):
             self.blocks = nn.ModuleList(
                 Block(one, source_width=source_width, out_width=out) for one, out in zip(configs, widths[1:])
             )
-        if not first_norm:  # the embeddings are normalised already
-            next(self.layers()).self_residual.norm = nn.Identity()
         self.width = widths[-1]
         self.norm = build_norm(config.norm, self.width, config.norm_epsilon) if config.norm_first else nn.Identity()
 

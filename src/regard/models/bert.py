@@ -44,9 +44,10 @@ class TextEncoder(nn.Module):
             embedding_norm=settings.embedding_norm,
             embedding_width=settings.embedding_width,
             share_layers=settings.share_layers,
-            first_norm=settings.first_norm,
             windows=settings.windows,
         )
+        if not settings.first_norm:  # the embeddings are normalised already
+            next(self.stack.layers()).self_residual.norm = nn.Identity()
 
     def forward(
         self,
