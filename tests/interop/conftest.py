@@ -87,6 +87,7 @@ TOKENIZERS = {
     "distilbert": wordpiece,
     "albert": wordpiece,
     "electra": wordpiece,
+    "modernbert": wordpiece,
     "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),
@@ -130,7 +131,7 @@ def write_huggingface_model():
 
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
-        library, names = TOKENIZERS[model.config.model_type]()
+        library, names = TOKENIZERS.get(model.config.model_type, wordpiece)()
         (folder / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
         return folder

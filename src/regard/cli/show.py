@@ -115,7 +115,7 @@ def show(
         ),
     )
     if is_record:
-        _print(show_attention(run, None, choice, keep=save), out, terminal)
+        _print(show_attention(run, "", choice, keep=save), out, terminal)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
     languages = (source_language, target_language)
