@@ -232,9 +232,13 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "layer_scale": None,
     "qkv_bias": False,
     "qk_norm": False,
+    "positions.local_base": None,
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,
+    "first_norm": True,
+    "head_transform": False,
+    "head_bias": True,
     "embedding_norm": False,
     "positions.first": 0,
 }

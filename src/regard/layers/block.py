@@ -133,6 +133,7 @@ class Block(nn.Module):
             layer_scale=config.layer_scale,
         )
         self.sparsity = None if config.window is None and config.grid is None else Mask(window=config.window, grid=config.grid)
+        self.is_local = config.window is not None
         self.self_attention = build_attention(config, width, out_width=out)
         self.self_residual = residual(width, out)
         if source_width is not None:

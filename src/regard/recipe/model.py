@@ -58,6 +58,8 @@ class PositionSettings(Settings):
     """The constant of the sinusoids (Vaswani et al. 2017, sec. 3.5) and of the rotation angles."""
     scaling: RotaryScaling = RotaryScaling()
     """Scaling of rotary positions for longer texts."""
+    local_base: float | None = Field(None, gt=1)
+    """The constant of unscaled rotation angles in layers with a window (Gemma 3). Default: the same rotation in all layers."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
     first: int = Field(0, ge=0)
@@ -83,9 +85,11 @@ class BlockSettings(Settings):
     key_value_heads: Count | None = None
     """Heads of keys and values, shared by groups of query heads (grouped-query attention). Default: `heads`."""
     feed_forward: Count = 2048
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
-    norm: Literal["layer", "rms", "batch"] = "layer"
-    """`batch` normalises over the batch instead of over a vector; for comparison only."""
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "relu"
+    """Gated with `swiglu` and `geglu` (Shazeer 2020); `geglu` approximates GELU by tanh, `geglu_exact` does not."""
+    norm: Literal["layer", "layer_no_bias", "rms", "batch"] = "layer"
+    """`layer_no_bias` is layer norm without a bias (ModernBERT). `batch` normalises over the batch instead of over a vector; for
+    comparison only."""
     norm_epsilon: float | None = Field(None, gt=0)
     """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False
