@@ -1,8 +1,8 @@
 """Gemma (Mesnard et al. 2024), Gemma 2 (Riviere et al. 2024) and the text models of Gemma 3 (Kamath et al. 2025).
 
 Llama with GeGLU, RMS norms times 1 + weight, and scaled embeddings; from Gemma 2 on with norms before and after each sub-layer,
-and windows in many layers. Gemma 2 caps scores and logits; Gemma 3 normalises queries and keys, and rotates them by another base in
-layers with a window.
+and windows in many layers. Gemma 2 caps scores and logits; Gemma 3 normalises queries and keys, and rotates them by another base
+in layers with a window.
 
 Not supported: attention in both directions, biases, models that read images (`gemma3`).
 """
