@@ -96,6 +96,9 @@ TOKENIZERS = {
     "gpt2": lambda: byte_level(["<|endoftext|>"]),
     "openai-gpt": gpt_tokenizer,
     "t5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
+    "bart": lambda: byte_level(["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>"),
+    "mbart": lambda: sentencepiece(["<s>", "<pad>", "</s>", "<unk>", "en_XX", "ro_RO"], "en_XX $A </s>"),
+    "m2m_100": lambda: sentencepiece(["<s>", "<pad>", "</s>", "<unk>", "eng_Latn", "deu_Latn"], "eng_Latn $A </s>"),
     "mt5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
@@ -117,7 +120,7 @@ def randomize_weights():
         zero_centered = model.config.model_type.startswith("gemma")  # norms multiply by 1 + weight
         with torch.no_grad():
             for name, p in learned.items():
-                if "embed_positions" not in name:
+                if p.requires_grad or name == "final_logits_bias":  # not the sinusoids
                     scales = name.endswith("weight") and p.dim() == 1 and not zero_centered
                     p.copy_((1.0 if scales else 0.0) + 0.25 * torch.randn_like(p))
         return model.eval()
@@ -131,7 +134,7 @@ def write_huggingface_model():
 
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
-        library, names = TOKENIZERS[model.config.model_type]()
+        library, names = TOKENIZERS.get(model.config.model_type, wordpiece)()
         (folder / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
         return folder

@@ -37,6 +37,7 @@ LLAMA = dict(
 )
 GEMMA = LLAMA | {"norm": "zero_centered_rms", "activation": "geglu", "tie": True}
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
+BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
 SUPPORTED = [
@@ -73,6 +74,10 @@ SUPPORTED = [
         "AutoModelForSeq2SeqLM",
     ),
     ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, scale_output=True, **T5), "t5", "AutoModelForSeq2SeqLM"),
+    *(
+        ("translate", dict(SMALL, encoder_layers=1, decoder_layers=2, norm_first=first, **BART), name, "AutoModelForSeq2SeqLM")
+        for first, name in ((False, "bart"), (True, "mbart"))
+    ),
     (
         "translate",
         dict(SMALL, encoder_layers=1, decoder_layers=2, tie="embeddings", activation="geglu", **T5),

@@ -74,6 +74,10 @@ def marian(**other):
     )
 
 
+def bart(**other):
+    return marian(**{"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2, "forced_eos_token_id": 2, **other})
+
+
 def llama(**other):
     return dict(
         dict(
@@ -149,6 +153,15 @@ CASES = [
     ("MarianMTModel", marian(scale_embedding=True, activation_function="swish")),
     ("MarianMTModel", marian(share_encoder_decoder_embeddings=False)),
     ("MarianMTModel", marian(encoder_layers=1, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("BartForConditionalGeneration", bart(forced_bos_token_id=0)),
+    ("BartForConditionalGeneration", bart(activation_function="relu", scale_embedding=True, decoder_layers=2)),
+    ("BartModel", bart()),
+    ("MBartForConditionalGeneration", bart(scale_embedding=True, forced_bos_token_id=5)),
+    ("MBartForConditionalGeneration", bart(decoder_start_token_id=5)),
+    ("MBartModel", bart()),
+    ("M2M100ForConditionalGeneration", bart(forced_bos_token_id=5, scale_embedding=True)),
+    ("M2M100ForConditionalGeneration", bart(activation_function="relu", encoder_attention_heads=4, decoder_attention_heads=4)),
+    ("M2M100Model", bart()),
     ("LlamaForCausalLM", llama()),
     (
         "LlamaForCausalLM",
@@ -248,9 +261,12 @@ NAMES = [f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
 def pair(request, tmp_path_factory, write_huggingface_model, randomize_weights):
     """Return a `transformers` model, and the same model loaded by us."""
     torch.manual_seed(len(request.param[1]))
-    name, settings = request.param
+    name, settings = request.param[0], dict(request.param[1])
+    forced = settings.pop("forced_bos_token_id", None)
     kind = getattr(transformers, name)
     model = randomize_weights(kind(kind.config_class(**settings)))
+    if forced is not None:
+        model.generation_config.forced_bos_token_id = forced
     if settings.get("feed_forward_proj") == "gated-gelu":  # T5 1.1: the output is not tied
         model.lm_head.weight = torch.nn.Parameter(0.3 * torch.randn(V, 24))
     folder = write_huggingface_model(model, tmp_path_factory.mktemp("parity") / "theirs")

@@ -49,18 +49,17 @@ def sinusoids(positions: Tensor, width: int, base: float = 10_000.0, *, sines_fi
 class SinusoidalPositions(PositionEncoding):
     description = "positions are part of q and k: added to the embeddings"
 
-    def __init__(self, width: int, base: float, max_length: int, sines_first: bool = False):
+    def __init__(self, width: int, base: float, max_length: int, sines_first: bool = False, first: int = 0):
         super().__init__()
-        self.width, self.base, self.sines_first = width, base, sines_first
+        self.width, self.base, self.sines_first, self.first = width, base, sines_first, first
         self.table: Tensor
-        self.register_buffer(
-            "table", sinusoids(torch.arange(max_length), width, base, sines_first=sines_first).float(), persistent=False
-        )
+        positions = torch.arange(first, first + max_length)
+        self.register_buffer("table", sinusoids(positions, width, base, sines_first=sines_first).float(), persistent=False)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         if self.table.dtype == x.dtype:
             return x + self.table[positions]
-        exact = sinusoids(positions, self.width, self.base, sines_first=self.sines_first)  # for models in float64
+        exact = sinusoids(positions + self.first, self.width, self.base, sines_first=self.sines_first)  # for models in float64
         return x + exact.to(x.dtype)
 
 
@@ -206,7 +205,7 @@ def build_positions(
     """Return the positions that a recipe's settings describe."""
     match settings.kind:
         case "sinusoidal":
-            return SinusoidalPositions(width, settings.base, max_length, settings.sines_first)
+            return SinusoidalPositions(width, settings.base, max_length, settings.sines_first, settings.first)
         case "learned":
             return LearnedPositions(width, max_length)
         case "rotary":

@@ -75,7 +75,10 @@ class TranslationRows(Rows):
         return len(self.source.ids)
 
     def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return [self.source.lengths(seed, epoch) + self.special_tokens.num_added, self.target.lengths(seed, epoch) + 1]
+        return [
+            self.source.lengths(seed, epoch) + self.special_tokens.num_added,
+            self.target.lengths(seed, epoch) + len(self.special_tokens.output_start),
+        ]
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         source, target = self.source.take(rows, seed, epoch), self.target.take(rows, seed, epoch)
@@ -84,7 +87,8 @@ class TranslationRows(Rows):
 
     def truncate(self, max_length: int) -> "TranslationRows":
         source = replace(self.source, max_length=max_length - self.special_tokens.num_added)
-        return replace(self, source=source, target=replace(self.target, max_length=max_length - 1))
+        target = replace(self.target, max_length=max_length - len(self.special_tokens.output_start))
+        return replace(self, source=source, target=target)
 
 
 @dataclass
@@ -215,13 +219,14 @@ def encoder_pair_inputs(
 
 
 def decoder_inputs(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
-    """Return a decoder's inputs under teacher forcing: BOS and the text."""
-    return torch.from_numpy(text.to_padded(pad=PAD, prefix=[special_tokens.bos]))
+    """Return a decoder's inputs under teacher forcing: BOS, the tokens that every output begins with, and the text."""
+    return torch.from_numpy(text.to_padded(pad=PAD, prefix=list(special_tokens.output_start)))
 
 
 def decoder_labels(text: Ragged, special_tokens: SpecialTokens) -> torch.Tensor:
-    """Return a decoder's labels: the text and EOS."""
-    return torch.from_numpy(text.to_padded(pad=IGNORE_INDEX, suffix=[special_tokens.eos]))
+    """Return a decoder's labels: the tokens that every output begins with, the text, and EOS."""
+    prefix = list(special_tokens.output_prefix)
+    return torch.from_numpy(text.to_padded(pad=IGNORE_INDEX, prefix=prefix, suffix=[special_tokens.eos]))
 
 
 def training_rows(

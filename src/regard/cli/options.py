@@ -54,6 +54,12 @@ Set = Annotated[
     typer.Option("--set", metavar="SECTION.SETTING=VALUE", help="Override a setting of the recipe; may be repeated."),
 ]
 Task = Annotated[str | None, typer.Option(metavar="NAME", help="Task to use, for a run trained on several tasks.")]
+SourceLanguage = Annotated[
+    str | None, typer.Option(metavar="CODE", help="Language code of the texts, for a multilingual model (NLLB: eng_Latn).")
+]
+TargetLanguage = Annotated[
+    str | None, typer.Option(metavar="CODE", help="Language code to translate into, for a multilingual model (NLLB: deu_Latn).")
+]
 Source = Annotated[Path | None, typer.Option(help="Source text, one sentence per line.")]
 Reference = Annotated[Path | None, typer.Option(help="Reference translation, line by line.")]
 Gold = Annotated[
@@ -103,6 +109,7 @@ def load_for(
     *,
     precision: str | None = None,
     engine: str = "regard",
+    languages: tuple[str | None, str | None] = (None, None),
     trust_remote_code: bool = False,
 ) -> Any:
     """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
@@ -117,11 +124,21 @@ def load_for(
         raise UserError(f"{run} {opened.task.does} (task = {opened.recipe.task!r}); it cannot {verb}; use: regard {use}")
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
+    use_languages(opened, *languages)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
     return opened
+
+
+def use_languages(opened: Any, source: str | None, target: str | None) -> None:
+    """Set the languages of a multilingual model, if they are given."""
+    if source is None and target is None:
+        return
+    if "translate" not in opened.task.verbs:
+        raise UserError(f"--source-language, --target-language: {opened.folder} {opened.task.does}; leave them out")
+    opened.use_languages(source=source, target=target)
 
 
 def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[str]:

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import AsJson, Device, Gold, RunFolder, Task, TrustRemoteCode, app, load_for, refuse, with_task_prefix
+from regard.cli.options import (
+    AsJson,
+    Device,
+    Gold,
+    RunFolder,
+    SourceLanguage,
+    TargetLanguage,
+    Task,
+    TrustRemoteCode,
+    app,
+    load_for,
+    refuse,
+    with_task_prefix,
+)
 from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
@@ -61,6 +74,8 @@ def show(
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
 ) -> None:
     """Show what a model attends to.
@@ -100,10 +115,11 @@ def show(
         ),
     )
     if is_record:
-        _print(show_attention(run, None, choice, keep=save), out, terminal)
+        _print(show_attention(run, "", choice, keep=save), out, terminal)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
-    opened = load_for(verb, run, device, task, trust_remote_code=trust_remote_code)
+    languages = (source_language, target_language)
+    opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     (text,) = with_task_prefix(opened, [str(text)], task)
     if halting:
         _print(show_halting_steps(opened, text), out, terminal)
@@ -172,6 +188,9 @@ def explain(
         ),
     ] = None,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
+    trust_remote_code: TrustRemoteCode = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -201,8 +220,9 @@ def explain(
             "--class, --word, --position and --text are for one text or image; over --data the run's own outputs are explained",
         ),
     )
-    check_output_path(out, True, pages=True)
-    opened = load_for("explain", run, device, task)
+    check_output_path(out, True)
+    languages = (source_language, target_language)
+    opened = load_for("explain", run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     selection = OutputSelection(label, word, fits, against, position)
     found: Any
     if heads:

@@ -19,6 +19,8 @@ from regard.cli.options import (
     Precision,
     RunFolder,
     Seed,
+    SourceLanguage,
+    TargetLanguage,
     Task,
     Texts,
     TopK,
@@ -49,6 +51,8 @@ def translate(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: Precision = None,
     engine: Engine = "regard",
@@ -58,7 +62,8 @@ def translate(
 
     A text-to-text run performs the task of --task, or of the prefix of the text.
     """
-    opened = load_for("translate", run, device, task, precision=precision, engine=engine)
+    languages = (source_language, target_language)
+    opened = load_for("translate", run, device, task, precision=precision, engine=engine, languages=languages)
     for lines in distributed.broadcast_each(read_batches(texts)):
         translations = opened.translate(
             with_task_prefix(opened, lines, task),

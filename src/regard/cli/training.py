@@ -6,7 +6,22 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import AsJson, Device, Engine, Gold, Precision, Reference, RunFolder, Set, Source, Task, app
+from regard.cli.options import (
+    AsJson,
+    Device,
+    Engine,
+    Gold,
+    Precision,
+    Reference,
+    RunFolder,
+    Set,
+    Source,
+    SourceLanguage,
+    TargetLanguage,
+    Task,
+    app,
+    use_languages,
+)
 from regard.cli.output import print_json, print_results, print_table
 from regard.errors import UserError
 
@@ -136,6 +151,8 @@ def evaluate(
     reference: Reference = None,
     gold: Gold = None,
     task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: Precision = None,
     engine: Engine = "regard",
@@ -152,6 +169,7 @@ def evaluate(
     if as_json and engine != "regard":
         raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
     opened = load_native(run, device=device)
+    use_languages(opened, source_language, target_language)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
 

@@ -62,7 +62,8 @@ def start_decoding(
     """
     if prefix is None:
         assert special_tokens.bos != NO_TOKEN, "a vocabulary without a BOS token needs a prefix"
-        prefix = torch.full((len(limits), 1), special_tokens.bos, device=limits.device)
+        columns = [torch.full((len(limits), 1), token, device=limits.device) for token in special_tokens.output_start]
+        prefix = torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
     longest = int(limits.max()) if longest is None else longest
     return prefix[:, -1:], model.start(inputs, prefix[:, :-1], capacity=prefix.size(1) + min(longest, MAX_CACHE_CAPACITY))
 

@@ -186,7 +186,8 @@ def fill_references(run: Run, examples: Examples) -> Examples:
 
 def sentence_relations(run: Run, rows: Rows, examples: Examples) -> ModelExamples:
     """Yield the model inputs and the relations of each text, those that a world knows among them."""
-    special = {*run._special_tokens.prefix, *run._special_tokens.suffix, run._special_tokens.bos, run._special_tokens.eos}
+    tokens = run._special_tokens
+    special = {*tokens.prefix, *tokens.suffix, *tokens.output_start, tokens.eos}
     for index in range(len(rows)):
         inputs = rows.batch(np.array([index]), 0, 0).to(run.device).inputs
         relations: dict[str, dict[str, Tensor]] = {

@@ -15,6 +15,7 @@ from regard.corpus.image_files import read_images
 from regard.corpus.table import file_kind
 from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
+from regard.explain import transformers_outputs
 from regard.explain.faithfulness import GroundTruth
 from regard.explain.image_outputs import caption_word_output, image_label_output, image_outputs, similarity_output
 from regard.explain.selection import (
@@ -24,15 +25,17 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    with_predicted_output,
     word_alternative,
     word_index,
 )
-from regard.explain.token_outputs import masked_token_output, next_token_output, text_target
+from regard.explain.token_outputs import feature_labels, masked_token_output, next_token_output, text_target
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.gold import attach_gold_alignments
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.labels import pair_rows, single_rows
+from regard.tasks.transformers_models import TransformersRun
 from regard.tasks.translate import TranslateRun
 from regard.worlds import bilingual
 
@@ -55,8 +58,8 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
         positions = [*range(len(special.prefix), second - len(special.separator)), *range(second, end)]
     else:
         positions = list(range(len(special.prefix), end))
-    target, tokens = text_target(run, inputs, "source", positions, output, None)
-    return explain_label(target, tokens, run.labels, selection)
+    target = with_predicted_output(text_target(run, inputs, "source", positions, None, output))
+    return explain_label(target, feature_labels(target, run.tokenizers[0]), run.labels, selection)
 
 
 def translation_output(
@@ -73,16 +76,17 @@ def translation_output(
     chosen = word_index(selection.word, words)
     if chosen not in word_ids:
         raise UserError(f"--word {selection.word}: the translation has no token of it: {' '.join(words)!r}")
-    step = word_ids.index(chosen)
+    index = word_ids.index(chosen)
+    step = len(special.output_prefix) + index  # the position of the decoder that predicts the word
     rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([translation])), special)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
     inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
     positions = range(len(special.prefix), len(special.prefix) + len(source))
-    target, tokens = text_target(run, inputs, "source", positions, translation[step], step)
-    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[step]).strip()!r}"
+    target = text_target(run, inputs, "source", positions, step, translation[index])
+    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[index]).strip()!r}"
     return ExplainedOutput(
         target,
-        tokens,
+        feature_labels(target, run.tokenizers[0]),
         f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
         against=word_alternative(selection.against, tokenizer),
     )
@@ -106,7 +110,13 @@ def select_output(run: Run, given: ImageInput, selection: OutputSelection = PRED
         raise UserError(NOT_EXPLAINED.format(run=run))
     if "image" not in run.task.reads and not isinstance(given, str):
         raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
-    return OUTPUTS[run.task.explains](run, given, selection)
+    outputs = transformers_outputs.OUTPUTS if is_foreign(run) else OUTPUTS
+    return outputs[run.task.explains](run, given, selection)
+
+
+def is_foreign(run: Run) -> bool:
+    """Return whether transformers runs the model."""
+    return run.task.run is TransformersRun
 
 
 # sets

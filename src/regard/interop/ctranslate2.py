@@ -83,6 +83,7 @@ def unsupported_settings(model: nn.Module) -> list[str]:
         "model.logit_cap": getattr(settings, "logit_cap", None) is not None,
         "model.residual = false": not settings.residual,
         "model.layer_scale": settings.layer_scale is not None,
+        "model.embedding_norm": getattr(settings, "embedding_norm", False),
         f"model.norm = {settings.norm!r}": settings.norm not in ("layer", "rms"),
         "model.encoder_widths": getattr(settings, "encoder_widths", None) is not None,
         "model.window": getattr(settings, "window", None) is not None,
@@ -94,7 +95,10 @@ def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: s
     """Write a model in float32 as a new folder that CTranslate2 can open."""
     path = require_new_folder(path)
     import_ctranslate2()
-    if problems := unsupported_settings(model):
+    problems = unsupported_settings(model)
+    if tokenizers[-1].special_tokens.output_prefix:
+        problems.append("outputs that begin with a given token, such as the code of a language")
+    if problems:
         raise UserError(f"{path}: CTranslate2 does not support {', '.join(problems[:3])}; use --to hf or --to onnx")
     assert isinstance(model, Transformer | Gpt)
     spec = model_spec(model, tokenizers)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.errors import UserError
 from regard.interop.config import ConfigFile, ValueType, integer
@@ -143,6 +143,8 @@ class ModelFamily:
     """The same for tensors of other heads."""
     decoder_start: str | None = None
     """The setting that names the first token of an output, for encoder–decoders."""
+    language_codes: Literal["none", "as written", "before"] = "none"
+    """Whether texts have the codes of their languages: where tokenizer.json puts them, or before the text."""
     suppressed: tuple[str, ...] = ()
     """Settings that name tokens which are never generated."""
     end_problem: Callable[[ConfigFile, SpecialTokens, int], str | None] = lambda config, special_tokens, highest: None
@@ -239,6 +241,8 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,
+    "embedding_norm": False,
+    "positions.first": 0,
 }
 """Settings that no family can express, with the values that they must have."""
 

@@ -1,12 +1,14 @@
 """Read the tokenizer of a Hugging Face folder, the special tokens its model was trained with, and its labels."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
 from regard.interop.config import ConfigFile, is_integer, read_json
 from regard.interop.family_rules import ModelFamily
+from regard.tokens.languages import code_before_text
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer, tokens_around_text, tokens_between_texts
 
@@ -30,9 +32,18 @@ def open_tokenizer(folder: Path, config: ConfigFile, family: ModelFamily, rows: 
         raise UserError(
             f"{path} does not fit the model: {token!r} is token {highest}, the embedding has {rows} rows (vocab_size)"
         )
-    generation = folder / "generation_config.json"
-    suppressed = read_suppressed_tokens(ConfigFile(read_json(generation) if generation.is_file() else {}, generation), rows)
-    tokenizer.special_tokens = read_special_tokens(tokenizer, config, family, suppressed, rows)
+    path_of_generation = folder / "generation_config.json"
+    values = read_json(path_of_generation) if path_of_generation.is_file() else {}
+    generation = ConfigFile(values, path_of_generation)
+    suppressed = read_suppressed_tokens(generation, rows)
+    special_tokens = read_special_tokens(tokenizer, config, family, suppressed, rows)
+    if family.decoder_start is not None:
+        source = generation if generation.get("forced_bos_token_id") is not None else config
+        forced = read_token_id(source, "forced_bos_token_id", rows)
+        special_tokens = replace(special_tokens, output_prefix=() if forced == NO_TOKEN else (forced,))
+    tokenizer.special_tokens = special_tokens
+    if family.language_codes == "before":
+        tokenizer.special_tokens = code_before_text(tokenizer)
     if problem := family.end_problem(config, tokenizer.special_tokens, highest):
         raise UserError(f"{path} does not fit the model: {problem}")
     return tokenizer

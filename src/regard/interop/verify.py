@@ -205,15 +205,16 @@ def generate_ids(model: Any, prompt: list[int], inputs: ParityInputs, beam: int)
         num_beams=beam,
         do_sample=False,
         use_cache=False,
-        max_new_tokens=inputs.max_tokens + has_eos,
+        max_new_tokens=inputs.max_tokens + has_eos + len(special_tokens.output_prefix),
         length_penalty=0.0,
         early_stopping="never" if beam > 1 else False,
         eos_token_id=eos if has_eos else None,
         pad_token_id=eos if has_eos else 0,
         decoder_start_token_id=special_tokens.bos if encoder_decoder else None,
+        forced_bos_token_id=special_tokens.output_prefix[0] if special_tokens.output_prefix else None,
         suppress_tokens=list(special_tokens.suppressed) or None,
     )
-    start = 1 if encoder_decoder else len(prompt)
+    start = len(special_tokens.output_start) if encoder_decoder else len(prompt)
 
     def force_eos_at_limit(ids: Tensor, scores: Tensor) -> Tensor:
         if not has_eos or ids.size(1) < start + inputs.max_tokens:

@@ -1,4 +1,5 @@
-"""The encoder–decoder Transformer (Vaswani et al. 2017, "Attention is all you need").
+"""The encoder–decoder Transformer (Vaswani et al. 2017, "Attention is all you need"), with other settings T5 (Raffel et al.
+2020), BART (Lewis et al. 2020), mBART (Liu et al. 2020) and M2M100 (Fan et al. 2021).
 
 Deviations: biases in the query, key, value and output projections (as in the authors' later code and torch.nn); dropout on
 attention weights and inside the feed-forward layer are settings, off by default.
@@ -52,12 +53,14 @@ class Transformer(nn.Module):
         embedding = partial(TokenEmbedding, width=settings.width, scaled=settings.scale_embedding)
         self.source_embedding = embedding(source_vocabulary)
         self.target_embedding = self.source_embedding if settings.tie in ("all", "embeddings") else embedding(target_vocabulary)
+        normed = {"embedding_norm": True} if settings.embedding_norm else {}
         self.encoder = self.build_stack(
             config,
             settings.encoder_layers,
             positions(False),
             widths=settings.encoder_widths,
             embedding_dropout=embedding_dropout(regularize),
+            **normed,
         )
         self.decoder = self.build_stack(
             config,
@@ -65,6 +68,7 @@ class Transformer(nn.Module):
             positions(True),
             source_width=self.encoder.width,
             embedding_dropout=embedding_dropout(regularize),
+            **normed,
         )
         self.output = nn.Linear(settings.width, target_vocabulary, bias=settings.output_bias)
         init_xavier(self)

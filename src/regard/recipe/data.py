@@ -223,3 +223,7 @@ class TokenSettings(Settings):
 class PairTokenSettings(TokenSettings):
     joint: bool = True
     """One vocabulary for both languages (needed to tie all embeddings), or one for each."""
+    source_language: str | None = None
+    """Language code of the source, for a vocabulary that has such codes: `eng_Latn` (NLLB), `en_XX` (mBART)."""
+    target_language: str | None = None
+    """Language code that outputs begin with."""

@@ -62,6 +62,8 @@ class PositionSettings(Settings):
     """The constant of unscaled rotation angles in layers with a window (Gemma 3). Default: the same rotation in all layers."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
+    first: int = Field(0, ge=0)
+    """The position of the first token in the sinusoids (2 in M2M100)."""
     buckets: int = Field(32, ge=2)
     """Buckets of the relative bias (T5)."""
     max_distance: int = Field(128, ge=2)
@@ -174,6 +176,8 @@ class TransformerModel(TextBlockSettings):
     output, or none."""
     scale_embedding: bool = True
     """Multiply embeddings by √width (sec. 3.4)."""
+    embedding_norm: bool = False
+    """Normalise the embeddings with their positions (BART)."""
     scale_output: bool = False
     """Divide the input of the output layer by √width, as T5 does if weights are tied."""
     output_bias: bool = False
@@ -249,6 +253,8 @@ class UniversalModel(TransformerModel):
 
     @model_validator(mode="after")
     def check_widths(self) -> "UniversalModel":
+        if self.embedding_norm:
+            raise ValueError("model.embedding_norm: a Universal Transformer adds positions before every step; set it to false")
         if self.encoder_widths is not None:
             raise ValueError(
                 "model.encoder_widths: a Universal Transformer applies one block repeatedly, at one width; leave it out"

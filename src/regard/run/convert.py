@@ -143,7 +143,8 @@ def verification_inputs(run: Run) -> ParityInputs:
         positions=positions,
     )
     if run.task.encoder_decoder:
-        samples.target = torch.cat([torch.full((len(texts), 1), special_tokens.bos), samples.source[:, :5].flip(0)], dim=1)
+        start = torch.tensor(special_tokens.output_start).expand(len(texts), -1)
+        samples.target = torch.cat([start, samples.source[:, :5].flip(0)], dim=1)
         samples.prompts = [row[:length].tolist() for row, length in zip(samples.source, samples.lengths)]
     elif run.task.decoder_only:
         bos = [] if special_tokens.bos == NO_TOKEN else [special_tokens.bos]

@@ -53,6 +53,7 @@ from regard.tasks.base import (
     search_params,
 )
 from regard.tasks.starters.text_starters import translate_recipe
+from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
 
@@ -152,6 +153,13 @@ def best_translations(run: Run, texts: Sequence[str], **options: Unpack[SearchOp
 
 def text_inputs(run: Run, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
     """Return token ids as inputs to decode from."""
+    multilingual = run._huggingface is not None and run._huggingface.family.language_codes != "none"
+    if multilingual and not has_target_language(run.tokenizers[-1]):
+        codes = list(language_codes(run.tokenizers[-1]))
+        raise UserError(
+            f"{run.folder} translates into {len(codes)} languages; name one with --target-language, such as {codes[0]} "
+            "(in Python: run.use_languages(target=…))"
+        )
     return text_sources(
         ids,
         device=run.device,
@@ -172,7 +180,22 @@ def load_pair_tokenizers(run: Run) -> list[Tokenizer]:
     found = Run._load_tokenizers(run)
     if found[-1].special_tokens.bos == NO_TOKEN:
         raise UserError(f"tokens.file = {run.recipe.tokens.file!r} has no token that begins an output; a translator needs one")
+    if isinstance(tokens := run.recipe.tokens, PairTokenSettings):
+        set_languages(found, tokens.source_language, tokens.target_language)
     return [found[0], found[-1]]
+
+
+def set_languages(tokenizers: Sequence[Tokenizer], source: str | None, target: str | None) -> None:
+    """Set the language codes around a text and at the beginning of an output, where they are given."""
+    if source is not None or target is not None:
+        special_tokens = with_languages(tokenizers[0], source, target)
+        for tokenizer in tokenizers:
+            tokenizer.special_tokens = special_tokens
+
+
+def use_languages(run: Run, *, source: str | None = None, target: str | None = None) -> None:
+    """Translate from and into these languages, given as codes of the model: "deu_Latn" for NLLB, "de_DE" for mBART."""
+    set_languages(run.tokenizers, source, target)
 
 
 def encode_pairs(run: Run, examples: SentencePairs, *, training: bool = False) -> Rows:
@@ -229,13 +252,17 @@ def align_targets(
     for i, weights in enumerate(attention_of_rows(run, rows, "cross" if kind == "cross" else r"^encoder\.")):
         words = source_words[i][: len(sources[i])]
         text, _, queries = targets[i] if kind == "cross" else (texts[i], sources[i], words)
-        yield alignment_by_words(texts[i], words, text, queries, weights[:, :, : len(queries) + 1, : len(words) + 1])
+        first_key = len(run._special_tokens.prefix)
+        first_query = len(run._special_tokens.output_prefix) if kind == "cross" else first_key
+        weights = weights[:, :, first_query : first_query + len(queries) + 1, first_key : first_key + len(words) + 1]
+        yield alignment_by_words(texts[i], words, text, queries, weights)
 
 
 class TextToTextVerbs:
     """What every run of a model from text to text can do, beside what `Run` has."""
 
     translate = translate_texts
+    use_languages = use_languages
     align = align_texts
     embed = embed_texts
     _best = best_translations

@@ -34,6 +34,8 @@ class SpecialTokens:
     """Tokens between the two texts of a pair; `suffix` if not given."""
     second_segment: int = 1
     """The segment id of the second text of a pair."""
+    output_prefix: tuple[int, ...] = ()
+    """Tokens that every output begins with after `bos`, such as the code of its language (mBART-50, NLLB)."""
 
     @property
     def separator(self) -> tuple[int, ...]:
@@ -43,6 +45,11 @@ class SpecialTokens:
     def num_added(self) -> int:
         """Special tokens added to a text."""
         return len(self.prefix) + len(self.suffix)
+
+    @property
+    def output_start(self) -> tuple[int, ...]:
+        """The decoder's inputs before an output."""
+        return (self.bos, *self.output_prefix)
 
     @property
     def num_added_to_pair(self) -> int:

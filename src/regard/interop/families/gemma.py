@@ -29,6 +29,8 @@ DEFAULTS: dict[str, Any] = {
 }
 DEFAULTS_2 = DEFAULTS | {"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "intermediate_size": 9216}
 CAP = positive_float()
+Caps = dict[str, tuple[str, float | None]]
+"""Their name and default of each of our caps."""
 SCALE_WIDTH, PATTERN = integer(), integer()
 WINDOW = 4096
 
@@ -41,7 +43,7 @@ def gemma_fields(defaults: dict[str, Any], key_value_heads: int) -> tuple[Config
     )
 
 
-def read_scores(config: ConfigFile, settings: FlatSettings, caps: dict[str, tuple[str, float | None]]) -> FlatSettings:
+def read_scores(config: ConfigFile, settings: FlatSettings, caps: Caps) -> FlatSettings:
     """Return our settings of scaled and capped numbers. Where a cap is absent, its default counts; null is no cap."""
     divisor = config.get("query_pre_attn_scalar")
     width = 256 if divisor is None else config.convert("query_pre_attn_scalar", divisor, SCALE_WIDTH)
@@ -55,7 +57,7 @@ def read_scores(config: ConfigFile, settings: FlatSettings, caps: dict[str, tupl
 def read_gemma2(config: ConfigFile, settings: FlatSettings) -> FlatSettings:
     """Return our settings of positions, windows, which every other layer has, from the first, and capped scores."""
     windows = read_windows(config, settings, range(0, settings["layers"], 2), WINDOW)
-    caps = {"score_cap": ("attn_logit_softcapping", 50.0), "logit_cap": ("final_logit_softcapping", 30.0)}
+    caps: Caps = {"score_cap": ("attn_logit_softcapping", 50.0), "logit_cap": ("final_logit_softcapping", 30.0)}
     return read_rotary(config, settings) | windows | read_scores(config, settings, caps)
 
 
