@@ -87,6 +87,7 @@ TOKENIZERS = {
     "distilbert": wordpiece,
     "albert": wordpiece,
     "electra": wordpiece,
+    "modernbert": wordpiece,
     "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),

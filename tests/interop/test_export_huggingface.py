@@ -38,6 +38,19 @@ LLAMA = dict(
 GEMMA = LLAMA | {"norm": "zero_centered_rms", "activation": "geglu", "tie": True}
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
 BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
+MODERNBERT = dict(
+    SMALL,
+    layers=3,
+    activation="geglu_exact",
+    norm="layer_no_bias",
+    bias=False,
+    embedding_norm=True,
+    first_norm=False,
+    head_bias=False,
+    positions={"kind": "rotary", "base": 900.0, "local_base": 100.0},
+    window=3,
+    window_layers=[1, 2],
+)
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
 SUPPORTED = [
@@ -95,6 +108,8 @@ SUPPORTED = [
     ("masked", dict(BERT, embedding_width=8, share_layers=True), "albert", "AutoModelForMaskedLM"),
     ("classify", dict(BERT, embedding_width=8, share_layers=True), "albert", "AutoModelForSequenceClassification"),
     ("answer", BERT, "bert", "AutoModelForQuestionAnswering"),
+    ("masked", MODERNBERT, "modernbert", "AutoModelForMaskedLM"),
+    ("tag", dict(MODERNBERT, head_transform=True), "modernbert", "AutoModelForTokenClassification"),
     ("answer", dict(BERT, segments=0), "distilbert", "AutoModelForQuestionAnswering"),
     ("regress", BERT, "bert", "AutoModelForSequenceClassification"),
     ("pairs", BERT, "bert", "AutoModelForSequenceClassification"),

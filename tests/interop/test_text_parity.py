@@ -28,6 +28,20 @@ def encoder(**other):
     )
 
 
+def modern(**other):
+    return dict(
+        encoder(),
+        num_hidden_layers=5,
+        local_attention=6,
+        pad_token_id=0,
+        cls_token_id=2,
+        sep_token_id=3,
+        bos_token_id=2,
+        eos_token_id=3,
+        **other,
+    )
+
+
 def distil(**other):
     return dict(dict(vocab_size=V, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=64), **other)
 
@@ -129,6 +143,16 @@ CASES = [
     ("ElectraForSequenceClassification", encoder(embedding_size=10, num_labels=3)),
     ("ElectraForTokenClassification", encoder(embedding_size=24, num_labels=4)),
     ("ElectraForQuestionAnswering", encoder(embedding_size=10)),
+    ("ModernBertModel", modern()),
+    ("ModernBertForMaskedLM", modern()),
+    ("ModernBertForMaskedLM", modern(norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True)),
+    ("ModernBertForSequenceClassification", modern(num_labels=3)),
+    (
+        "ModernBertForSequenceClassification",
+        modern(classifier_pooling="mean", classifier_activation="silu", global_attn_every_n_layers=2),
+    ),
+    ("ModernBertForTokenClassification", modern(num_labels=4, hidden_activation="gelu_pytorch_tanh")),
+    ("ModernBertForQuestionAnswering", modern(layer_types=["sliding_attention"] * 5, norm_eps=1e-3)),
     ("DistilBertModel", distil()),
     ("DistilBertForMaskedLM", distil(sinusoidal_pos_embds=True)),
     ("DistilBertForSequenceClassification", distil(num_labels=3)),

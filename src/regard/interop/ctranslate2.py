@@ -36,8 +36,9 @@ ACTIVATIONS = {
     "silu": "SWISH",
     "swiglu": "SWISH",
     "geglu": "GELUTanh",
+    "geglu_exact": "GELU",
 }
-GATED = ("swiglu", "geglu")
+GATED = ("swiglu", "geglu", "geglu_exact")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
 

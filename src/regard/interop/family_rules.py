@@ -241,6 +241,9 @@ REGARD_ONLY_DEFAULTS: FlatSettings = {
     "convolution": 0,
     "embedding_width": None,
     "share_layers": False,
+    "first_norm": True,
+    "head_transform": False,
+    "head_bias": True,
     "embedding_norm": False,
     "positions.first": 0,
 }

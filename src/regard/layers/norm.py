@@ -13,6 +13,8 @@ def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module
             return nn.RMSNorm(width, eps=epsilon or 1e-6)
         case "zero_centered_rms":
             return ZeroCenteredRMSNorm(width, eps=epsilon or 1e-6)
+        case "layer_no_bias":
+            return nn.LayerNorm(width, eps=epsilon or 1e-5, bias=False)
         case "batch":
             return BatchNorm(width, eps=epsilon or 1e-5)
         case _:

@@ -63,6 +63,8 @@ def _saved_bytes(module: nn.Module, name: str, source: int, target: int, b: int)
     """Return the bytes that one module saves, without its submodules."""
     positions = sequence_length(name, source, target)
     if isinstance(module, Residual):
+        if isinstance(module.norm, nn.Identity):  # the first of ModernBERT, whose input the embeddings' norm has saved
+            return 0
         assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d)
         width = module.norm.weight.numel()
         norms = 2 if isinstance(module.output_norm, nn.RMSNorm | nn.LayerNorm) else 1

@@ -85,10 +85,11 @@ class BlockSettings(Settings):
     key_value_heads: Count | None = None
     """Heads of keys and values, shared by groups of query heads (grouped-query attention). Default: `heads`."""
     feed_forward: Count = 2048
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "relu"
-    norm: Literal["layer", "rms", "zero_centered_rms", "batch"] = "layer"
-    """`zero_centered_rms` multiplies by 1 + weight (Gemma); `batch` normalises over the batch instead of over a vector, for
-    comparison only."""
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "relu"
+    """Gated with `swiglu` and `geglu` (Shazeer 2020); `geglu` approximates GELU by tanh, `geglu_exact` does not."""
+    norm: Literal["layer", "layer_no_bias", "rms", "zero_centered_rms", "batch"] = "layer"
+    """`layer_no_bias` is layer norm without a bias (ModernBERT), `zero_centered_rms` multiplies by 1 + weight (Gemma). `batch`
+    normalises over the batch instead of over a vector; for comparison only."""
     norm_epsilon: float | None = Field(None, gt=0)
     """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False

@@ -8,6 +8,7 @@ from regard.interop.families.gemma import GEMMA, GEMMA2, GEMMA3
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
+from regard.interop.families.modernbert import MODERNBERT
 from regard.interop.families.qwen import QWEN2, QWEN3
 from regard.interop.families.t5 import MT5, T5
 from regard.interop.families.vit import DEIT, VIT
@@ -20,6 +21,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "distilbert": DISTILBERT,
     "albert": ALBERT,
     "electra": ELECTRA,
+    "modernbert": MODERNBERT,
     "gpt2": GPT2,
     "openai-gpt": GPT,
     "llama": LLAMA,
