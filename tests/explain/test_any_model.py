@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import UserError
+from regard.explain.head_report import explain_heads
+from regard.explain.heads import ablate_heads
 from regard.explain.methods import METHODS, integrated_gradients
+from regard.explain.report import explain_set
 from regard.explain.selection import OutputSelection
 from regard.explain.text_outputs import select_output
 from regard.tasks.transformers_models import open_with_transformers, wrap_model
@@ -345,3 +348,78 @@ def test_explain_command_opens_a_folder_with_transformers(tmp_path):
     command = ["explain", str(tmp_path), "the small <mask> sees a cat", "--against", "dog", "--json", "--device", "cpu"]
     found = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
     assert set(found["attributions"]) == set(METHODS) and not found["unavailable"] and found["alternative_attributions"]
+
+
+# sets and heads
+
+
+@pytest.fixture
+def lines_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"{line}\n" for line in TEXT[:3]))
+    return path
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "GPT-2 classifier", "T5"])
+def test_faithfulness_over_a_file_of_texts(name, lines_file):
+    run = open_model(name)[0]
+    found = explain_set(run, str(lines_file), "attention,occlusion", number=3)
+    assert found.number == 3 and {"comprehensiveness", "sufficiency"} <= set(found.scores["attention"])
+
+
+def test_faithfulness_over_a_folder_of_images(tmp_path):
+    for number in range(2):
+        IMAGE.rotate(90 * number).save(tmp_path / f"{number}.png")
+    assert explain_set(open_model("ViT")[0], str(tmp_path), "occlusion").number == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("BERT", "bert.encoder.layer.1.attention.self"),
+        ("GPT-2", "transformer.h.1.attn"),
+        ("T5", "decoder.block.1.layer.1.EncDecAttention"),
+    ],
+)
+def test_heads_of_a_model_of_transformers_are_reported_by_the_names_of_its_modules(name, module, lines_file):
+    run = open_model(name)[0]
+    before = [p.clone() for p in run.model.parameters()]
+    found = explain_heads(run, str(lines_file), number=3)
+    heads = [head for head in found.heads if head.module == module]
+    assert [head.head for head in heads] == [0, 1, 2] and all("separator" in head.weights for head in heads)
+    assert all(abs(loss) > 1e-6 for (place, _), loss in found.importance.items() if place == module)
+    assert found.pruned[0.0] != found.pruned[1.0] and all(map(torch.equal, before, run.model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "projection"),
+    [
+        ("BERT", "bert.encoder.layer.0.attention.self", "bert.encoder.layer.0.attention.output.dense"),
+        ("GPT-2", "transformer.h.1.attn", "transformer.h.1.attn.c_proj"),
+        ("Llama", "model.layers.0.self_attn", "model.layers.0.self_attn.o_proj"),
+    ],
+)
+def test_loss_without_a_head_is_that_without_its_slice_of_the_output_projection(name, module, projection):
+    run, given, selection = open_model(name)
+    target = select_output(run, given, OutputSelection(**selection)).target
+    with ablate_heads(run.model, [(module, 1)]):
+        ablated = target.full_score()
+    weight = run.model.get_submodule(projection).weight
+    with torch.no_grad():
+        (weight[8:16] if name == "GPT-2" else weight[:, 8:16]).zero_()  # a Conv1D is (in, out)
+    torch.testing.assert_close(ablated, target.full_score(), atol=1e-5, rtol=0)
+    assert (ablated - selected(name).target.full_score()).abs() > 1e-4
+
+
+def test_heads_command_names_the_heads_of_a_folder(tmp_path, lines_file):
+    write_folder(tmp_path, with_large_weights(library.MPNetForMaskedLM(library.MPNetConfig(**ENCODER))), roberta_tokenizer)
+    command = ["explain", str(tmp_path), "--heads", "--data", str(lines_file), "--json", "--device", "cpu"]
+    found = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert {head["module"] for head in found["heads"]} == {f"mpnet.encoder.layer.{i}.attention.attn" for i in range(2)}
+
+
+def test_heads_without_data_or_without_words_are_refused():
+    with pytest.raises(UserError, match="no such file"):
+        explain_heads(open_model("BERT")[0], "valid")
+    with pytest.raises(UserError, match="--heads is for"):
+        explain_heads(open_model("CLIP")[0], ".")

@@ -131,7 +131,8 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     if (reference is not None or gold is not None) and run.task.explains != "translation":
         raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
     if "image" in run.task.reads and path.exists():
-        return read_images([path], captions=settings.captions if run.task.explains == "similarity" else None, path=settings.path)
+        captions = getattr(settings, "captions", None) if run.task.explains == "similarity" else None
+        return read_images([path], captions=captions, path=getattr(settings, "path", 0))
     if path.is_file():
         table = file_kind(path) in (".tsv", ".jsonl")
         if run.task.explains == "translation" and (table or reference is not None):
@@ -139,13 +140,13 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
             raise UserError("--gold aligns the words of a text and its translation: add --reference, or use --data FILE.tsv")
-        if run.task.explains == "label" and run._huggingface is None and table:
+        if run.task.explains == "label" and not run._is_pretrained and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
         raise UserError(f"--data {data}: --reference and --gold need a file of source sentences")
     own: dict[str, Examples] = {}
-    if run._huggingface is None:
+    if not run._is_pretrained:
         valid = run.data.valid
         mixed = isinstance(valid, TaskMixture)
         own = {f"valid/{name}": part for name, part in valid.parts.items()} if mixed else {"valid": valid}
@@ -160,6 +161,9 @@ def select_outputs(
 ) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples of the set; of a translation, caption or masked text, a random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
+    if is_foreign(run) and run.task.explains is not None:
+        yield from transformers_outputs.example_outputs(cast(TransformersRun, run), examples, chosen, selection)
+        return
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, selection)
         return

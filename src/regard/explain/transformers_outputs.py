@@ -1,6 +1,6 @@
 """Outputs of the models that transformers opens: next and masked tokens, words they write, labels, and similarities."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -8,15 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.corpus.examples import Examples, ImageExamples
 from regard.errors import UserError
 from regard.explain.attention_graph import attention_graph, determining_attention
 from regard.explain.image_outputs import patch_names
 from regard.explain.selection import (
+    PUNCTUATION,
     ExplainedImage,
     ExplainedOutput,
     OutputSelection,
     explain_label,
     label_index,
+    pick,
     with_predicted_output,
     word_alternative,
     word_index,
@@ -66,15 +69,18 @@ def label_output(run: TransformersRun, text: str, selection: OutputSelection) ->
     return explain_label(target, feature_labels(target, run.tokenizers[0]), run.labels, selection)
 
 
-def written_word_output(run: TransformersRun, text: str, selection: OutputSelection) -> ExplainedOutput:
-    """Return the first token of a word that an encoder–decoder writes."""
+def written_word_output(
+    run: TransformersRun, text: str, selection: OutputSelection, example: int | None = None
+) -> ExplainedOutput:
+    """Return the first token of a word that an encoder–decoder writes; for an example of a set, of a random one."""
     selection.refuse(run, but="word", cure="use --word")
     inputs, tokenizer = run._text_inputs(text), run.tokenizers[0]
     written = run._write_output(inputs)[0].tolist()
     steps = [step for step, token in enumerate(written[1:]) if token not in tokenizer.special_ids]
     tokens = [written[step + 1] for step in steps]
     words, word_ids = tokenizer.decode([tokens])[0].split(), tokenizer.word_ids(tokens)
-    chosen = word_index(selection.word, words, "output")
+    present = [word for word in dict.fromkeys(word_ids) if 0 <= word < len(words)]
+    chosen = pick(present, example) if present and example is not None else word_index(selection.word, words, "output")
     if chosen not in word_ids:
         raise UserError(f"--word {selection.word}: the output has no token of it: {' '.join(words)!r}")
     step = steps[word_ids.index(chosen)]
@@ -222,3 +228,33 @@ OUTPUTS: dict[str, Callable[..., ExplainedOutput]] = {
     "similarity": similarity_output,
 }
 """By what the task explains: (run, text or image, selection) -> output."""
+
+
+def example_outputs(
+    run: TransformersRun, examples: Examples, chosen: Sequence[int], selection: OutputSelection, *, actual: bool = False
+) -> Iterator[ExplainedOutput]:
+    """Yield one output for each chosen text or image: the prediction; of the words that a model writes or predicts, one.
+
+    With `actual`, the word that is there is explained, where there is one."""
+    kind = str(run.task.explains)
+    if isinstance(examples, ImageExamples) != ("image" in run.task.reads):
+        raise UserError(f"{examples.name}: {run.folder} {run.task.does}; give it {' or '.join(run.task.reads)}s")
+    for index in chosen:
+        if isinstance(examples, ImageExamples):
+            if kind == "similarity" and not examples.captions:
+                raise UserError(f"{examples.name} has no captions to compare its images with")
+            fits = examples.captions[index][0] if kind == "similarity" else None
+            output = OUTPUTS[kind](run, examples.images[index], replace(selection, fits=fits))
+        else:
+            text = examples.texts()[0][index]
+            words, options = text.split(), selection
+            if kind in ("next_token", "masked_token"):
+                if len(words) < 2:
+                    continue
+                word = len(words) - 1 if run.task.decoder_only else pick(range(len(words)), index)
+                there = words[word].strip(PUNCTUATION) or words[word]
+                options = replace(selection, position=str(word + 1), word=there if actual else None)
+            example = {"example": index} if kind == "translation" else {}
+            output = OUTPUTS[kind](run, text, options, **example)
+        if not output.is_compared_with_itself:
+            yield output

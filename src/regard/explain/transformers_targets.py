@@ -51,11 +51,11 @@ def unit_features(found: Any) -> Tensor:
 
 def find_token_embeddings(model: Any) -> list[nn.Module]:
     """Return the modules that embed tokens: the model's input embeddings, and those of the same vocabulary beside them."""
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    embeddings: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     try:
         main = model.get_input_embeddings()
     except (NotImplementedError, AttributeError):
-        return list(embeddings)
+        return embeddings
     size = getattr(main, "num_embeddings", None)
     found = [module for module in embeddings if module.num_embeddings == size]
     return found if main in found or not isinstance(main, nn.Module) else [main, *found]

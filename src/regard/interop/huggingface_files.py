@@ -23,7 +23,7 @@ TOKEN_CONFIG_NAMES = {
 }
 CONFIG_TOKENS = ("pad_token", "bos_token", "eos_token")
 """Those that config.json names."""
-NORM_EPSILON = {"layer": 1e-5, "layer_no_bias": 1e-5, "batch": 1e-5, "rms": 1e-6}
+NORM_EPSILON = {"layer": 1e-5, "layer_no_bias": 1e-5, "batch": 1e-5, "rms": 1e-6, "zero_centered_rms": 1e-6}
 DERIVED_DEFAULTS: dict[str, Callable[[FlatSettings], Any]] = {
     "key_width": lambda stack: stack["width"] // stack["heads"],
     "value_width": lambda stack: stack["key_width"],
