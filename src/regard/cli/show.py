@@ -42,7 +42,8 @@ def show(
         str | None,
         typer.Option(
             help="matrix; heads: lines between tokens; head-matrices: all heads of a layer; model: all heads of all layers; "
-            "token: one token over the layers; entropy; neurons: q·k of one head, component by component; steps: generation token by token; "
+            "token: one token over the layers; entropy; neurons: q·k of one head, component by component; "
+            "steps: generation token by token; "
             "beam: the search tree."
         ),
     ] = None,
