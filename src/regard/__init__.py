@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.attention.masks import Mask
     from regard.attention.record import Record
     from regard.attention.watch import watch
+    from regard.explain import explain
     from regard.recipe import Recipe
     from regard.run.convert import convert
     from regard.run.load import load
@@ -36,6 +37,7 @@ _MODULES = {
     "context_attention": "regard.attention.core",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
+    "explain": "regard.explain",
     "key_value_attention": "regard.attention.core",
     "load": "regard.run.load",
     "self_attention": "regard.attention.core",
@@ -58,6 +60,7 @@ __all__ = [
     "context_attention",
     "convert",
     "edit",
+    "explain",
     "key_value_attention",
     "load",
     "self_attention",

@@ -87,6 +87,7 @@ TOKENIZERS = {
     "distilbert": wordpiece,
     "albert": wordpiece,
     "electra": wordpiece,
+    "modernbert": wordpiece,
     "roberta": lambda: (lambda tokenizer: (tokenizer[0], {**tokenizer[1], "mask_token": "<mask>"}))(
         byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<s> $A </s>", "<s> $A </s> </s> $B:0 </s>")
     ),
@@ -104,6 +105,9 @@ TOKENIZERS = {
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "qwen2": lambda: byte_level(["<unk>", "<s>", "</s>"]),
     "qwen3": lambda: byte_level(["<unk>", "<s>", "</s>"]),
+    "gemma": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "gemma2": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "gemma3_text": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "mistral": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
 }
 
@@ -114,10 +118,11 @@ def randomize_weights():
 
     def change(model):
         learned = dict(model.named_parameters()) | {name: p for name, p in model.named_buffers() if name == "final_logits_bias"}
+        zero_centered = model.config.model_type.startswith("gemma")  # norms multiply by 1 + weight
         with torch.no_grad():
             for name, p in learned.items():
                 if p.requires_grad or name == "final_logits_bias":  # not the sinusoids
-                    scales = name.endswith("weight") and p.dim() == 1
+                    scales = name.endswith("weight") and p.dim() == 1 and not zero_centered
                     p.copy_((1.0 if scales else 0.0) + 0.25 * torch.randn_like(p))
         return model.eval()
 
@@ -130,7 +135,7 @@ def write_huggingface_model():
 
     def write(model, folder, **options):
         model.save_pretrained(folder, **options)
-        library, names = TOKENIZERS[model.config.model_type]()
+        library, names = TOKENIZERS.get(model.config.model_type, wordpiece)()
         (folder / "tokenizer.json").write_text(library.to_str(), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
         return folder

@@ -18,6 +18,7 @@ from regard.explain.report import explain_one
 from regard.explain.selection import OutputSelection
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
+from regard.run.load import load_native
 from regard.tasks import build_recipe, recipe_task
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tokens.special_tokens import END_NAME
@@ -280,7 +281,7 @@ CORRUPTIONS = [
 def test_invalid_folder_is_reported_in_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
     with pytest.raises(UserError, match=message) as caught:
-        regard.load(theirs, device="cpu")
+        load_native(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
 

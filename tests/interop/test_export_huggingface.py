@@ -35,8 +35,22 @@ LLAMA = dict(
     tie=False,
     key_value_heads=1,
 )
+GEMMA = LLAMA | {"norm": "zero_centered_rms", "activation": "geglu", "tie": True}
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
 BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
+MODERNBERT = dict(
+    SMALL,
+    layers=3,
+    activation="geglu_exact",
+    norm="layer_no_bias",
+    bias=False,
+    embedding_norm=True,
+    first_norm=False,
+    head_bias=False,
+    positions={"kind": "rotary", "base": 900.0, "local_base": 100.0},
+    window=3,
+    window_layers=[1, 2],
+)
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
 
 SUPPORTED = [
@@ -52,6 +66,20 @@ SUPPORTED = [
     ("language", dict(SMALL, layers=2, window=3, window_layers=[0, 1], **LLAMA), "mistral", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=2, qk_norm=True, **LLAMA), "qwen3", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=3, qk_norm=True, window=3, **LLAMA), "qwen3", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=2, scale_embedding=True, **GEMMA), "gemma", "AutoModelForCausalLM"),
+    (
+        "language",
+        dict(SMALL, layers=3, scale_embedding=True, sandwich_norm=True, score_cap=3.0, logit_cap=5.0, window=3, **GEMMA),
+        "gemma2",
+        "AutoModelForCausalLM",
+    ),
+    (
+        "language",
+        dict(SMALL, layers=3, scale_embedding=True, sandwich_norm=True, qk_norm=True, window=3, **GEMMA)
+        | {"positions": {"kind": "rotary", "base": 900.0, "local_base": 30.0}, "scale_width": 20},
+        "gemma3_text",
+        "AutoModelForCausalLM",
+    ),
     (
         "translate",
         dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),
@@ -80,6 +108,8 @@ SUPPORTED = [
     ("masked", dict(BERT, embedding_width=8, share_layers=True), "albert", "AutoModelForMaskedLM"),
     ("classify", dict(BERT, embedding_width=8, share_layers=True), "albert", "AutoModelForSequenceClassification"),
     ("answer", BERT, "bert", "AutoModelForQuestionAnswering"),
+    ("masked", MODERNBERT, "modernbert", "AutoModelForMaskedLM"),
+    ("tag", dict(MODERNBERT, head_transform=True), "modernbert", "AutoModelForTokenClassification"),
     ("answer", dict(BERT, segments=0), "distilbert", "AutoModelForQuestionAnswering"),
     ("regress", BERT, "bert", "AutoModelForSequenceClassification"),
     ("pairs", BERT, "bert", "AutoModelForSequenceClassification"),

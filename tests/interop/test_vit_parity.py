@@ -15,6 +15,7 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.run.convert import convert, verify_conversion
+from regard.run.load import load_native
 from regard.tasks import build_recipe, recipe_task
 from regard.tasks.classify_images import ClassifyImagesRun
 from regard.training.checkpoint import named_weights, write_weights
@@ -265,7 +266,7 @@ CORRUPTIONS = [
 def test_invalid_folder_is_reported_in_one_line(theirs, file, values, message):
     changed(theirs / file, **values)
     with pytest.raises(UserError, match=message) as caught:
-        regard.load(theirs, device="cpu")
+        load_native(theirs, device="cpu")
     assert "\n" not in str(caught.value)
 
 

@@ -190,7 +190,7 @@ def test_record_is_drawn_as_the_run_it_was_made_from(tiny_run, tmp_path):
     text = tiny_run.data.valid.source[0]
     show_attention(tiny_run, text, ViewSelection("model"), keep=tmp_path / "a.attn").save(tmp_path / "a.svg")
     record = Record.read(tmp_path / "a.attn")
-    show_attention(record, None, ViewSelection("model")).save(tmp_path / "b.svg")
+    show_attention(record, selection=ViewSelection("model")).save(tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = "The dog sleeps . " * 5
     small = attention_maps(record_attention(tiny_run, text, budget="24KB"))  # blocks are coarser, not wrong

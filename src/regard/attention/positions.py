@@ -29,7 +29,8 @@ class PositionEncoding(nn.Module):
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x
 
-    def rotation(self, positions: Tensor) -> Rotation | None:
+    def rotation(self, positions: Tensor, *, local: bool = False) -> Rotation | None:
+        """Return cosines and sines; `local`, those of layers with a window."""
         return None
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
@@ -106,17 +107,20 @@ class TextGridPositions(PositionEncoding):
 
 class RotaryPositions(PositionEncoding):
     """Pair i of a head's components is rotated by p / base^(2i/K): scores depend on distance only. `scaling` slows the rotation
-    down for longer texts."""
+    down for longer texts; layers with a window may have an unscaled rotation of their own, by `local_base` (Gemma 3)."""
 
     description = "q and k are shown after the rotation by their positions (rotary)"
 
-    def __init__(self, key_width: int, base: float, scaling: "RotaryScaling | None" = None):
+    def __init__(self, key_width: int, base: float, scaling: "RotaryScaling | None" = None, local_base: float | None = None):
         super().__init__()
-        self.key_width, self.base, self.scaling = key_width, base, scaling
+        self.key_width, self.base, self.scaling, self.local_base = key_width, base, scaling, local_base
 
-    def rotation(self, positions: Tensor) -> Rotation:
+    def rotation(self, positions: Tensor, *, local: bool = False) -> Rotation:
         pair = torch.arange(0, self.key_width, 2, device=positions.device, dtype=torch.float64)
-        divisor = scale_rotation(self.base ** (pair / self.key_width), self.scaling)  # (K/2,)
+        if local and self.local_base is not None:
+            divisor = self.local_base ** (pair / self.key_width)  # (K/2,)
+        else:
+            divisor = scale_rotation(self.base ** (pair / self.key_width), self.scaling)
         angle = positions[..., None] / divisor  # (…, T, K/2)
         angle = torch.cat([angle, angle], dim=-1)
         angle = angle if angle.dim() == 2 else angle[:, None]  # (T, K) or (B, 1, T, K)
@@ -205,7 +209,7 @@ def build_positions(
         case "learned":
             return LearnedPositions(width, max_length)
         case "rotary":
-            return RotaryPositions(key_width, settings.base, settings.scaling)
+            return RotaryPositions(key_width, settings.base, settings.scaling, settings.local_base)
         case "alibi":
             return AlibiPositions(heads)
         case "relative":

@@ -115,7 +115,7 @@ def show(
         ),
     )
     if is_record:
-        _print(show_attention(run, None, choice, keep=save), out, terminal)
+        _print(show_attention(run, "", choice, keep=save), out, terminal)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
     languages = (source_language, target_language)
@@ -190,6 +190,7 @@ def explain(
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
+    trust_remote_code: TrustRemoteCode = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -219,8 +220,9 @@ def explain(
             "--class, --word, --position and --text are for one text or image; over --data the run's own outputs are explained",
         ),
     )
-    check_output_path(out, True, pages=True)
-    opened = load_for("explain", run, device, task, languages=(source_language, target_language))
+    check_output_path(out, True)
+    languages = (source_language, target_language)
+    opened = load_for("explain", run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     selection = OutputSelection(label, word, fits, against, position)
     found: Any
     if heads:

@@ -27,11 +27,15 @@ from regard.explain.heads import (
 )
 from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
 from regard.explain.report import ReportTable
-from regard.explain.text_outputs import aligned_word_outputs, load_examples, select_outputs
+from regard.explain.selection import PREDICTED
+from regard.explain.text_outputs import aligned_word_outputs, is_foreign, load_examples, select_outputs
+from regard.explain.transformers_heads import check_heads_apply, output_loss, relations_of_outputs
+from regard.explain.transformers_outputs import example_outputs
 from regard.tasks.base import EVALUATE_TOKENS, Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.classify_images import ClassifyImagesRun
 from regard.tasks.shared.images import patch_grid
+from regard.tasks.transformers_models import TransformersRun
 from regard.tasks.translate import TranslateRun
 from regard.training.losses import sequence_log_probs
 from regard.worlds import bilingual
@@ -112,8 +116,11 @@ def explain_heads(
     run: Run, data: str = "valid", *, number: int = 200, reference: Path | None = None, gold: Path | None = None
 ) -> HeadReport:
     """Assign a role to each head over a set, and measure the loss without it."""
-    if not attention_modules(run.model):
+    if not run._attends and not attention_modules(run.model):
         raise UserError(f"{run.folder}: a model without attention has no heads")
+    if is_foreign(run):
+        check_heads_apply(cast(TransformersRun, run))
+        return explain_foreign_heads(cast(TransformersRun, run), load_examples(run, data, reference, gold), number)
     whole = fill_references(run, load_examples(run, data, reference, gold))
     examples = whole.select(range(0, len(whole), max(1, -(-len(whole) // number))))
     images = run.task.explains == "image_label"
@@ -149,6 +156,18 @@ def explain_heads(
         {},
         select_antecedent_head(run, data, whole, number),
     )
+
+
+def explain_foreign_heads(run: TransformersRun, examples: Examples, number: int) -> HeadReport:
+    """Report the heads of a model of transformers; the loss is that of one output of each example."""
+    chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
+    outputs = list(example_outputs(run, examples, chosen, PREDICTED, actual=True))
+    if not outputs:
+        raise UserError(f"{examples.name}: it has nothing to explain")
+    heads, loss = assign_roles(run.model, relations_of_outputs(run, outputs)), output_loss(outputs)
+    importance = head_importance(run.model, [(head.module, head.head) for head in heads], loss)
+    pruned = prune_heads(run.model, importance, PRUNED_FRACTIONS, loss)
+    return HeadReport(heads, importance, {}, pruned, len(outputs), {})
 
 
 def select_antecedent_head(run: Run, data: str, examples: Examples, number: int) -> AntecedentHead | None:

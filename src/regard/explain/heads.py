@@ -102,11 +102,12 @@ def patch_relations(grid: tuple[int, int], special: int, named: Sequence[int] = 
     return found
 
 
-def attention_side(module: str, inputs: Mapping[str, Tensor]) -> str:
+def attention_side(module: str, kind: str, inputs: Mapping[str, Tensor]) -> str:
     """Return the side of an attention module: "cross", or self-attention of the "source" or "target"."""
-    if "cross" in module:
+    if kind == "cross":
         return "cross"
-    return "source" if "source" in inputs and not module.startswith("decoder") else "target"
+    has_source = "source" in inputs or "decoder_input_ids" in inputs
+    return "source" if has_source and "decoder" not in module.split(".") else "target"
 
 
 @torch.no_grad()
@@ -118,7 +119,7 @@ def watch_examples(
         with watch(model) as seen:
             model(**inputs)
         for module in seen.names():
-            yield module, seen[module][0].double().cpu(), known.get(attention_side(module, inputs))
+            yield module, seen[module][0].double().cpu(), known.get(attention_side(module, seen.kinds[module], inputs))
 
 
 def assign_roles(model: nn.Module, examples: Iterable[tuple[Mapping[str, Tensor], Relations]]) -> list[HeadRole]:

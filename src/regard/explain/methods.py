@@ -29,7 +29,7 @@ from regard.attention.modules import attention_modules, layer_index
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.watch import watch
 from regard.errors import UserError
-from regard.explain.attention_graph import AttentionGraph, attention_graph, gradient_attention_graph
+from regard.explain.attention_graph import AttentionGraph, attention_graph, check_keys, gradient_attention_graph
 from regard.explain.target import AttributionTarget
 
 QUADRATURE_POINTS = 64
@@ -63,6 +63,7 @@ def gradient_attention(target: AttributionTarget) -> Tensor:
     graph = gradient_attention_graph(target)
     if layer_index(graph.last.name) is None:
         return weights_of_features(graph.last.weights.mean(0), graph, target)  # one attention over recurrent states
+    check_keys(graph, target, "gradient-attention")
     return graph.output_relevance(lambda weights, attended, residual: residual + weights @ attended)
 
 
@@ -86,7 +87,7 @@ def norms(target: AttributionTarget) -> Tensor:
         target.score(target.input)
     if name not in seen.values:
         raise UserError(f"norms needs the values of {name}, which the model multiplies in a layout of its own; use: attention")
-    weights = seen[name][0].double().cpu()  # (H, T, S)
+    weights = graph.last.weights  # (H, T, S)
     values = repeat_kv(seen.values[name][-1], len(weights))[0]  # (H, S, J)
     if own and isinstance(attention := target.model.get_submodule(name), MultiHeadAttention):
         found.append(attention.out_proj)

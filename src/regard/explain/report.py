@@ -4,12 +4,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.attention.modules import attention_modules
 from regard.errors import UserError
 from regard.explain.faithfulness import (
     MEASURES,
@@ -24,12 +23,14 @@ from regard.explain.faithfulness import (
 from regard.explain.methods import METHODS, attribute
 from regard.explain.selection import PREDICTED, ExplainedImage, ExplainedOutput, OutputSelection
 from regard.explain.target import TEXT_WORDING, AttributionTarget, Wording
-from regard.explain.text_outputs import load_examples, select_output, select_outputs
+from regard.explain.text_outputs import is_foreign, load_examples, select_output, select_outputs
+from regard.explain.transformers_targets import explained_model
 from regard.explain.verdict import permutation_verdict, set_verdict, single_verdict
 from regard.scoring import Score
 from regard.scoring.score import SEED
 from regard.tasks.base import Run
 from regard.tasks.shared.images import ImageInput
+from regard.tasks.transformers_models import TransformersRun
 
 RANDOMIZED_SEED = 1
 MAX_PRINTED_PATCHES = 5
@@ -68,6 +69,15 @@ class Explanation:
     """The probability or similarity of the output."""
     image: ExplainedImage | None = None
     against: AlternativeOutput | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.output}, {self.wording.score} {self.score:.2f}: {', '.join(self.attributions)}"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook displays."""
+        from regard.show.explanation import explanation_html
+
+        return explanation_html(self)
 
     def summary(self) -> list[str]:
         lines = [single_verdict(name, self.faithfulness, self.wording) for name in self.attributions]
@@ -264,8 +274,11 @@ def measure_output(
         others = attribute(replace(target, output=other), methods)[0]
         for name, row in class_discrimination(target, other, values, others, randomized=randomized, seed=seed).items():
             measured[name] |= row
-    attends = attention_modules(target.model, kinds=target.attention_pattern)
-    return values, others, unavailable, measured, permutation_effect(target, seed) if attends else None
+    try:
+        effect: float | None = permutation_effect(target, seed)
+    except UserError:  # no attention to permute
+        effect = None
+    return values, others, unavailable, measured, effect
 
 
 def to_lists(values: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -288,6 +301,8 @@ def randomized_model(run: Run) -> nn.Module:
     """Return the run's model with random weights, as before training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOMIZED_SEED)
+        if is_foreign(run):
+            return explained_model(cast(TransformersRun, run), randomized=True)
         return run._build_model().to(run.device).eval()
 
 

@@ -49,10 +49,12 @@ class AttributionTarget(ABC):
     """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
     """The position that predicts the output, in a decoder or at a mask; None for a classification of the whole input."""
+    attention_pattern: str | None = field(default=None, kw_only=True)
+    """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
+    keys: int | None = field(default=None, kw_only=True)
+    """The number of keys of an attention to the input, to tell attention to anything else apart; None if there is none."""
 
     wording: ClassVar[Wording]
-    attention_pattern: ClassVar[str | None] = None
-    """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
     batch_size: ClassVar[int]
 
     @property
@@ -115,8 +117,12 @@ class AttributionTarget(ABC):
         """Return (length,) by how much each position of the last layer determines the output; they sum to 1."""
 
 
+@dataclass(frozen=True)
 class TextTarget(AttributionTarget):
     """Inputs are token ids (R, S), embedded as token embeddings (R, S, D)."""
+
+    pooled: tuple[int, ...] | None = field(default=None, kw_only=True)
+    """The positions that a label is predicted from; None is what the model's own `pool` says."""
 
     wording = TEXT_WORDING
     batch_size = 64
@@ -132,7 +138,7 @@ class TextTarget(AttributionTarget):
         with replace_embeddings(self.model, inputs, found.append):
             self.score(inputs)
         if not found:
-            raise UserError("the model has no token embeddings of its own to take gradients of; use: occlusion")
+            raise UserError("no embeddings of the text's tokens are seen to take gradients of; use: occlusion")
         return found[0]
 
     def gradients(self, vectors: Tensor) -> Tensor:
@@ -147,6 +153,8 @@ class TextTarget(AttributionTarget):
         return x[0].sum(-1)[self.positions].double().cpu()
 
     def query_weights(self, length: int) -> Tensor:
+        if self.pooled is not None and self.step is None:
+            return torch.stack([one_hot(position, length) for position in self.pooled]).mean(0)
         kind = getattr(getattr(self.model, "pool", None), "kind", "first")
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
@@ -195,11 +203,13 @@ class ImageTarget(AttributionTarget):
         return torch.stack([one_hot(position, length) for position in positions]).mean(0)
 
 
+@dataclass(frozen=True)
 class ImageTextTarget(ImageTarget):
     """The cosine similarity of an image to each of some texts (C, …), which are further inputs of the model (CLIP)."""
 
+    attention_pattern: str | None = field(default=r"^image\.", kw_only=True)
+
     wording = Wording("patches", "similarity")
-    attention_pattern = r"^image\."
 
     def scores(self, inputs: Tensor) -> Tensor:
         model = cast(Clip, self.model)
@@ -233,12 +243,24 @@ def one_hot(position: int, length: int) -> Tensor:
 
 @contextmanager
 def replace_embeddings(model: nn.Module, ids: Tensor, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None."""
+    """Inside the block, replace the embeddings of `ids` (this very tensor) by `change(embeddings)` unless that is None.
+
+    Where the model names its `token_embeddings`, which may get a copy of `ids`, the first lookup of equal ids is replaced."""
+    named: list[nn.Module] | None = getattr(model, "token_embeddings", None)
+    done = False
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        return change(output) if args[0] is ids else None
+        nonlocal done
+        if named is None:
+            return change(output) if args[0] is ids else None
+        for axes in ((0, 1), (1, 0)):  # XLNet reads (S, B)
+            if not done and args and args[0].dim() == 2 and torch.equal(args[0].permute(axes), ids):
+                done, changed = True, change(output.permute(*axes, 2))
+                return None if changed is None else changed.permute(*axes, 2)
+        return None
 
-    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)] if named is None else named
+    hooks = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
     finally:

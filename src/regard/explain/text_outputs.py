@@ -15,6 +15,7 @@ from regard.corpus.image_files import read_images
 from regard.corpus.table import file_kind
 from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
+from regard.explain import transformers_outputs
 from regard.explain.faithfulness import GroundTruth
 from regard.explain.image_outputs import caption_word_output, image_label_output, image_outputs, similarity_output
 from regard.explain.selection import (
@@ -24,15 +25,17 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    with_predicted_output,
     word_alternative,
     word_index,
 )
-from regard.explain.token_outputs import masked_token_output, next_token_output, text_target
+from regard.explain.token_outputs import feature_labels, masked_token_output, next_token_output, text_target
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.gold import attach_gold_alignments
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.labels import pair_rows, single_rows
+from regard.tasks.transformers_models import TransformersRun
 from regard.tasks.translate import TranslateRun
 from regard.worlds import bilingual
 
@@ -55,8 +58,8 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
         positions = [*range(len(special.prefix), second - len(special.separator)), *range(second, end)]
     else:
         positions = list(range(len(special.prefix), end))
-    target, tokens = text_target(run, inputs, "source", positions, output, None)
-    return explain_label(target, tokens, run.labels, selection)
+    target = with_predicted_output(text_target(run, inputs, "source", positions, None, output))
+    return explain_label(target, feature_labels(target, run.tokenizers[0]), run.labels, selection)
 
 
 def translation_output(
@@ -79,11 +82,11 @@ def translation_output(
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
     inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
     positions = range(len(special.prefix), len(special.prefix) + len(source))
-    target, tokens = text_target(run, inputs, "source", positions, translation[index], step)
+    target = text_target(run, inputs, "source", positions, step, translation[index])
     first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[index]).strip()!r}"
     return ExplainedOutput(
         target,
-        tokens,
+        feature_labels(target, run.tokenizers[0]),
         f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
         against=word_alternative(selection.against, tokenizer),
     )
@@ -107,7 +110,13 @@ def select_output(run: Run, given: ImageInput, selection: OutputSelection = PRED
         raise UserError(NOT_EXPLAINED.format(run=run))
     if "image" not in run.task.reads and not isinstance(given, str):
         raise UserError(f"{run.folder} {run.task.does}: it reads a text, not {type(given).__name__}")
-    return OUTPUTS[run.task.explains](run, given, selection)
+    outputs = transformers_outputs.OUTPUTS if is_foreign(run) else OUTPUTS
+    return outputs[run.task.explains](run, given, selection)
+
+
+def is_foreign(run: Run) -> bool:
+    """Return whether transformers runs the model."""
+    return run.task.run is TransformersRun
 
 
 # sets
@@ -122,7 +131,8 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     if (reference is not None or gold is not None) and run.task.explains != "translation":
         raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
     if "image" in run.task.reads and path.exists():
-        return read_images([path], captions=settings.captions if run.task.explains == "similarity" else None, path=settings.path)
+        captions = getattr(settings, "captions", None) if run.task.explains == "similarity" else None
+        return read_images([path], captions=captions, path=getattr(settings, "path", 0))
     if path.is_file():
         table = file_kind(path) in (".tsv", ".jsonl")
         if run.task.explains == "translation" and (table or reference is not None):
@@ -130,13 +140,13 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)
         if gold is not None:
             raise UserError("--gold aligns the words of a text and its translation: add --reference, or use --data FILE.tsv")
-        if run.task.explains == "label" and run._huggingface is None and table:
+        if run.task.explains == "label" and not run._is_pretrained and table:
             return read_labelled([path], text=settings.text, text_pair=settings.text_pair, label=settings.label)
         return read_text([path])
     if reference is not None or gold is not None:
         raise UserError(f"--data {data}: --reference and --gold need a file of source sentences")
     own: dict[str, Examples] = {}
-    if run._huggingface is None:
+    if not run._is_pretrained:
         valid = run.data.valid
         mixed = isinstance(valid, TaskMixture)
         own = {f"valid/{name}": part for name, part in valid.parts.items()} if mixed else {"valid": valid}
@@ -151,6 +161,9 @@ def select_outputs(
 ) -> Iterator[ExplainedOutput]:
     """Yield one output for each of `number` examples of the set; of a translation, caption or masked text, a random word."""
     chosen = range(0, len(examples), max(1, -(-len(examples) // number)))
+    if is_foreign(run) and run.task.explains is not None:
+        yield from transformers_outputs.example_outputs(cast(TransformersRun, run), examples, chosen, selection)
+        return
     if isinstance(examples, ImageExamples) and (run.task.explains is not None and "image" in run.task.reads):
         yield from image_outputs(run, examples, chosen, selection)
         return

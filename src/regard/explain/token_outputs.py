@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_inputs
@@ -30,19 +32,13 @@ WORD_OR_MASK = re.compile(rf"(?:{MASK_PATTERN.pattern}|\S)(?:(?!{MASK_PATTERN.pa
 def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     """Return the token after a text, or at the selected word of it: the predicted one, or the first of another word."""
     selection.refuse(run, but=("word", "position"), cure="use --word, --position")
-    description = "the next token {}"
-    if selection.position is not None:
-        words = list(re.finditer(r"\S+", text))
-        chosen = words[find_word(selection.position, [word.group() for word in words])]
-        description += f" at word {words.index(chosen) + 1} of {len(words)}"
-        text = text[: chosen.start()].rstrip()  # later words have no influence
-        if not text:
-            raise UserError(f"--position {selection.position}: no word stands before the first one to explain it by")
+    text, description = text_before(text, selection.position)
     ids = run._encode_prompts([text])[0]
     special = (run._special_tokens.bos, run._special_tokens.eos)
     positions = [position for position, token in enumerate(ids) if token not in special]
     inputs = {"target": torch.tensor([ids], device=run.device)}
-    return predicted_token(run, inputs, positions, len(ids) - 1, text, description, selection)
+    target = text_target(run, inputs, "target", positions, len(ids) - 1)
+    return explain_token(target, run.tokenizers[0], text, description, selection)
 
 
 def masked_token_output(run: MaskedRun, text: str, selection: OutputSelection) -> ExplainedOutput:
@@ -52,16 +48,33 @@ def masked_token_output(run: MaskedRun, text: str, selection: OutputSelection) -
     ids, offset = run._encode_masked(text), len(run._special_tokens.prefix)
     masks = [position for position, token in enumerate(ids) if token == run._mask_id]
     number = len(MASK_PATTERN.findall(before))
-    inputs = encoder_inputs(Ragged.from_rows([ids]), run._special_tokens)
-    return predicted_token(
-        run,
-        {name: part.to(run.device) for name, part in inputs.items()},
-        [offset + position for position in range(len(ids)) if position not in masks],
-        offset + masks[number],
-        MASK_PATTERN.split(before)[-1].rstrip(),
-        "the token {} at the mask" if len(masks) == 1 else f"the token {{}} at mask {number + 1} of {len(masks)}",
-        selection,
-    )
+    encoded = encoder_inputs(Ragged.from_rows([ids]), run._special_tokens)
+    inputs = {name: part.to(run.device) for name, part in encoded.items()}
+    positions = [offset + position for position in range(len(ids)) if position not in masks]
+    target = text_target(run, inputs, "source", positions, offset + masks[number])
+    return explain_token(target, run.tokenizers[0], last_part(before), describe_mask(number, len(masks)), selection)
+
+
+def text_before(text: str, position: str | None) -> tuple[str, str]:
+    """Return the text before the selected word, or the whole text, and a phrase for the token after it with {} for the token."""
+    description = "the next token {}"
+    if position is None:
+        return text, description
+    words = list(re.finditer(r"\S+", text))
+    chosen = words[find_word(position, [word.group() for word in words])]
+    before = text[: chosen.start()].rstrip()  # later words have no influence
+    if not before:
+        raise UserError(f"--position {position}: no word stands before the first one to explain it by")
+    return before, f"{description} at word {words.index(chosen) + 1} of {len(words)}"
+
+
+def describe_mask(number: int, masks: int) -> str:
+    return "the token {} at the mask" if masks == 1 else f"the token {{}} at mask {number + 1} of {masks}"
+
+
+def last_part(text: str) -> str:
+    """Return the text after the last mask."""
+    return MASK_PATTERN.split(text)[-1].rstrip()
 
 
 def mask_word(text: str, position: str | None) -> tuple[str, str]:
@@ -90,43 +103,36 @@ def word_tokens(option: str, text: str, word: str, tokenizer: Tokenizer) -> list
     return found
 
 
-def predicted_token(
-    run: Run,
-    inputs: dict[str, torch.Tensor],
-    positions: Sequence[int],
-    step: int,
-    text: str,
-    description: str,
-    selection: OutputSelection,
+def explain_token(
+    target: TextTarget, tokenizer: Tokenizer, text: str, description: str, selection: OutputSelection
 ) -> ExplainedOutput:
-    """Return the token that a step predicts after `text`, or the first of the selected word; `description` has {} for it."""
-    tokenizer, word, other = run.tokenizers[0], selection.word, selection.against
+    """Return the token that a target predicts after `text`, or the first of the selected word; `description` has {} for it."""
+    word, other = selection.word, selection.against
     tokens = [-1] if word is None else word_tokens("word", text, word, tokenizer)
-    (input_name,) = {"source", "target"} & inputs.keys()
-    target, features = text_target(run, inputs, input_name, positions, tokens[0], step)
-    label = token_label(tokenizer, target.output)
+    target = with_predicted_output(replace(target, output=tokens[0]))
+    (label,) = tokenizer.labels([target.output])
     named = repr(label) if len(tokens) == 1 else f"{label!r}, the first of {word!r},"
     return ExplainedOutput(
         target,
-        features,
+        feature_labels(target, tokenizer),
         f"{description.format(named)}, {'predicted' if word is None else 'selected'}",
         against=None if other is None else (word_tokens("against", text, other, tokenizer)[0], f"{other!r} in its place"),
     )
 
 
 def text_target(
-    run: Run, inputs: dict[str, torch.Tensor], input_name: str, positions: Sequence[int], output: int, step: int | None
-) -> tuple[TextTarget, list[str]]:
-    """Return the target and the tokens at its positions. An output of -1 is the predicted one."""
+    run: Run, inputs: dict[str, Tensor], input_name: str, positions: Sequence[int], step: int | None, output: int = -1
+) -> TextTarget:
+    """Return a target with the tokens at some positions as features. An output of -1 is not set yet."""
     if not positions:
         raise UserError("there is nothing to explain in an empty text")
-    tokenizer, at = run.tokenizers[0], torch.tensor(list(positions), device=run.device)
-    target = TextTarget(run.model, inputs, input_name, at, output, replacement_token(tokenizer), step)
-    return with_predicted_output(target), [token_label(tokenizer, i) for i in inputs[input_name][0, list(positions)].tolist()]
+    at = torch.tensor(list(positions), device=run.device)
+    return TextTarget(run.model, inputs, input_name, at, output, replacement_token(run.tokenizers[0]), step)
 
 
-def token_label(tokenizer: Tokenizer, token: int) -> str:
-    return tokenizer.piece(token).strip() or tokenizer.library.id_to_token(token) or str(token)
+def feature_labels(target: TextTarget, tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens that are features, as they are shown."""
+    return tokenizer.labels(target.input[0, target.positions].tolist())
 
 
 def replacement_token(tokenizer: Tokenizer) -> int:

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Interrupted, UserError
+from regard.errors import Interrupted, UnsupportedModel, UserError
 from regard.interop.config import ConfigFile, read_json
 
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -34,7 +34,7 @@ def open_config(folder: Path) -> ConfigFile:
     for path in (config.path, folder / "tokenizer_config.json"):
         values = config.values if path == config.path else read_json(path) if path.exists() else {}
         if code := [name for name in ("auto_map", "trust_remote_code") if values.get(name)]:
-            raise UserError(f"{path} needs code of its own ({code[0]}); regard runs none, and reads only the families it knows")
+            raise UnsupportedModel(f"{path} needs code of its own ({code[0]}); regard's own models need none")
     if "quantization_config" in config.values:
         raise UserError(f"{config.path}: the weights are quantized (quantization_config); save them in float32 or bfloat16")
     return config

@@ -99,11 +99,12 @@ class Stack(nn.Module):
         if position_offsets is not None:
             key_positions = key_positions + position_offsets[:, None]  # (B, S)
         positions = key_positions[..., past:]
-        rotation, bias = self.positions.rotation(positions), self.positions.bias(positions, key_positions)
+        bias, local = self.positions.bias(positions, key_positions), [block.is_local for block in self.layers()]
+        rotations = {kind: self.positions.rotation(positions, local=kind) for kind in set(local)}
         none = [None] * len(self.blocks)
         return positions, [
-            {"rotation": rotation, "bias": bias, "cache": cache, "source": source}
-            for cache, source in zip(caches or none, sources or none)
+            {"rotation": rotations[kind], "bias": bias, "cache": cache, "source": source}
+            for kind, cache, source in zip(local, caches or none, sources or none)
         ]
 
 
@@ -127,7 +128,7 @@ def share_weights(block: Block) -> Block:
     for name, child in block.named_children():
         if isinstance(child, MultiHeadAttention):
             own = _shallow_copy(child)
-            own.attend = Attention(child.attend.dropout, child.attend.scale)
+            own.attend = Attention(child.attend.dropout, child.attend.scale, child.attend.score)
             setattr(twin, name, own)
     return twin
 

@@ -1,6 +1,6 @@
 """Transformer encoders of one text or two: BERT (Devlin et al. 2019), with other settings RoBERTa (Liu et al. 2019), DistilBERT
-(Sanh et al. 2019), ALBERT (Lan et al. 2020) and ELECTRA (Clark et al. 2020), and their heads: masked tokens and the next
-sentence, a label, tags, the span of an answer.
+(Sanh et al. 2019), ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020) and ModernBERT (Warner et al. 2024), and their heads:
+masked tokens and the next sentence, a label, tags, the span of an answer.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,10 @@ class TextEncoder(nn.Module):
             embedding_norm=settings.embedding_norm,
             embedding_width=settings.embedding_width,
             share_layers=settings.share_layers,
+            windows=settings.windows,
         )
+        if not settings.first_norm:  # the embeddings are normalised already
+            next(self.stack.layers()).self_residual.norm = nn.Identity()
 
     def forward(
         self,
@@ -87,7 +90,7 @@ class EncoderWithHead(nn.Module):
 
 class Pooling(nn.Module):
     """The vector of a whole text, (B, S, D) -> (B, D): tanh(W x_1) of its first token as in BERT, relu(W x_1) as in DistilBERT,
-    gelu(W x_1) as in ELECTRA, its last token ("end"), or the mean or maximum of all tokens."""
+    gelu(W x_1) as in ELECTRA, x_1 itself ("first_token"), its last token ("end"), or the mean or maximum of all tokens."""
 
     def __init__(self, kind: str, width: int):
         super().__init__()
@@ -97,6 +100,8 @@ class Pooling(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if self.dense is not None:
             return FIRST_TOKEN[self.kind](self.dense(x[:, 0]))
+        if self.kind == "first_token":
+            return x[:, 0]
         if self.kind == "end":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
         real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
@@ -127,7 +132,7 @@ class MaskedLanguageModel(EncoderWithHead):
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
         embedded = settings.embedding_width or settings.width
-        self.transform = nn.Linear(settings.width, embedded)
+        self.transform = nn.Linear(settings.width, embedded, bias=settings.head_bias)
         self.activation = ACTIVATIONS[settings.head_activation]
         self.norm = build_norm(settings.norm, embedded, settings.norm_epsilon)
         self.output = nn.Linear(embedded, vocabulary)
@@ -161,10 +166,28 @@ class MaskedLanguageModel(EncoderWithHead):
         return (nll * (MASK_RATE * lengths).repeat(passes)).sum() / passes
 
 
+class HeadTransform(nn.Module):
+    """norm(f(W x)), which ModernBERT has before the output of every head: (…, D) -> (…, D)."""
+
+    def __init__(self, settings: "EncoderModel"):
+        super().__init__()
+        self.transform = nn.Linear(settings.width, settings.width, bias=settings.head_bias)
+        self.activation = ACTIVATIONS[settings.head_activation]
+        self.norm = build_norm(settings.norm, settings.width, settings.norm_epsilon)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.transform(x)))
+
+
+def build_head(settings: "EncoderModel") -> nn.Module:
+    """Return what comes before the output of a head that predicts labels, tags or spans."""
+    return HeadTransform(settings) if settings.head_transform else nn.Identity()
+
+
 class EncoderClassifier(EncoderWithHead):
     """A classifier on the pooled vector."""
 
-    once_per_example = ("output", "pool.dense")
+    once_per_example = ("output", "pool.dense", "head.transform")
 
     def __init__(
         self,
@@ -176,12 +199,14 @@ class EncoderClassifier(EncoderWithHead):
     ):
         super().__init__(settings, vocabulary, regularize)
         self.pool = Pooling(settings.pool, settings.width)
+        self.head = build_head(settings)
         self.output = nn.Linear(settings.width, labels)
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the logits (B, C) of the labels of each text."""
-        return self.output(self.dropout(self.pool(self.encoder(source, lengths, segments), lengths)))
+        pooled = self.pool(self.encoder(source, lengths, segments), lengths)  # (B, D)
+        return self.output(self.dropout(self.head(pooled)))
 
 
 class SpanPredictor(EncoderWithHead):
@@ -189,12 +214,13 @@ class SpanPredictor(EncoderWithHead):
 
     def __init__(self, settings: "EncoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__(settings, vocabulary, regularize)
+        self.head = build_head(settings)
         self.output = nn.Linear(settings.width, 2)
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the logits (B, 2, S) of each position as the first and the last of the answer; -inf for padding."""
-        logits = self.output(self.encoder(source, lengths, segments)).transpose(1, 2)  # (B, 2, S)
+        logits = self.output(self.head(self.encoder(source, lengths, segments))).transpose(1, 2)  # (B, 2, S)
         padding = torch.arange(source.size(1), device=source.device) >= lengths[:, None].clamp(min=1)  # (B, S)
         return logits.masked_fill(padding[:, None], -torch.inf)
 
@@ -211,9 +237,10 @@ class EncoderTagger(EncoderWithHead):
         features: None = None,
     ):
         super().__init__(settings, vocabulary, regularize)
+        self.head = build_head(settings)
         self.output = nn.Linear(settings.width, labels)
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the logits (B, S, C) of the labels of each token."""
-        return self.output(self.dropout(self.encoder(source, lengths, segments)))
+        return self.output(self.dropout(self.head(self.encoder(source, lengths, segments))))

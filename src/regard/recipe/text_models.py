@@ -66,8 +66,27 @@ class StackSettings(TextBlockSettings):
     """Settings of a stack that reads one text."""
 
     layers: Count = 6
-    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "gelu"
     norm_first: bool = True
+    window: Count | None = None
+    """Some layers attend only to this many positions, the own and those before it, in an encoder as many after it (banded
+    attention, Child et al. 2019; GPT-3, Mistral, ModernBERT)."""
+    window_layers: list[Annotated[int, Field(ge=0)]] | None = None
+    """The layers with the window, counted from 0. Default: every other one, from the second (GPT-3)."""
+
+    @model_validator(mode="after")
+    def check_window_layers(self) -> Self:
+        if self.window_layers is not None and self.window is None:
+            raise ValueError("model.window_layers needs model.window, the width of the window")
+        if self.window_layers and max(self.window_layers) >= self.layers:
+            raise ValueError(f"model.window_layers names layer {max(self.window_layers)}; layers are 0 to {self.layers - 1}")
+        return self
+
+    @property
+    def windows(self) -> list[int | None]:
+        """The window of each layer."""
+        windowed = range(1, self.layers, 2) if self.window_layers is None else self.window_layers
+        return [self.window if number in windowed else None for number in range(self.layers)]
 
     @model_validator(mode="after")
     def check_offset(self) -> Self:
@@ -96,9 +115,15 @@ class EncoderModel(StackSettings):
     """All layers share their weights (ALBERT, Lan et al. 2020)."""
     head_activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu"] = "gelu"
     """Activation before the prediction of masked words."""
-    pool: Literal["first", "first_relu", "first_gelu", "mean", "max"] = "mean"
+    head_bias: bool = True
+    """Bias of the layer before the prediction of masked words."""
+    head_transform: bool = False
+    """That layer, its activation and a norm also before labels, tags and spans (ModernBERT)."""
+    first_norm: bool = True
+    """With `norm_first`, normalise the input of the first layer; false where the embeddings are normalised (ModernBERT)."""
+    pool: Literal["first", "first_relu", "first_gelu", "first_token", "mean", "max"] = "mean"
     """What the text's vector comes from: its first token through a layer with tanh (BERT), ReLU (DistilBERT) or GELU (ELECTRA),
-    the mean of all tokens, or their maximum."""
+    its first token as it is (ModernBERT), the mean of all tokens, or their maximum."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,30 +164,15 @@ class DecoderModel(StackSettings):
     ) = None
     tie: bool = True
     """Tie the weights of embedding and output."""
-    window: Count | None = None
-    """Some layers attend only to this many positions, the own and those before it (banded attention, Child et al. 2019; GPT-3,
-    Mistral)."""
-    window_layers: list[Annotated[int, Field(ge=0)]] | None = None
-    """The layers with the window, counted from 0. Default: every other one, from the second (GPT-3)."""
+    scale_embedding: bool = False
+    """Multiply embeddings by √width (Gemma)."""
+    logit_cap: float | None = Field(None, gt=0)
+    """Keep logits x within ± this number c, by c · tanh(x / c) (Gemma 2)."""
 
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: object) -> object:
         return with_preset(given, DECODERS)
-
-    @model_validator(mode="after")
-    def check_window_layers(self) -> Self:
-        if self.window_layers is not None and self.window is None:
-            raise ValueError("model.window_layers needs model.window, the width of the window")
-        if self.window_layers and max(self.window_layers) >= self.layers:
-            raise ValueError(f"model.window_layers names layer {max(self.window_layers)}; layers are 0 to {self.layers - 1}")
-        return self
-
-    @property
-    def windows(self) -> list[int | None]:
-        """The window of each layer."""
-        windowed = range(1, self.layers, 2) if self.window_layers is None else self.window_layers
-        return [self.window if number in windowed else None for number in range(self.layers)]
 
 
 class WordVectors(Settings):

@@ -21,6 +21,7 @@ from regard.show.inline import InlineFigure
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import SelectedMaps, ViewSelection, pluralize, select
 from regard.tasks.base import Run
+from regard.tasks.shared.images import ImageInput
 from regard.tasks.translate import TranslateRun
 
 PAGE_VIEW = {"head-matrices": "matrix"}
@@ -36,15 +37,15 @@ def check_output_path(out: Path | None, elsewhere: bool) -> None:
 
 
 def show_attention(
-    what: Run | Record | Path, text: str | None = None, selection: ViewSelection | None = None, *, keep: Path | None = None
+    what: Run | Record | Path, given: ImageInput = "", selection: ViewSelection | None = None, *, keep: Path | None = None
 ) -> InlineFigure:
-    """Draw a view of a run that reads a text, or of a record or its file; write the record to `keep`."""
+    """Draw a view of a run that reads a text or an image, or of a record or its file; write the record to `keep`."""
     record = Record.read(what) if isinstance(what, Path) else what
     if isinstance(record, Run):
-        record = record_attention(record, text or "")
+        record = record_attention(record, given)
     if keep is not None:
         record.write(keep)
-    return show_record(record, selection, title=text or "")
+    return show_record(record, selection, title=str(given) if isinstance(given, str | Path) else "")
 
 
 def show_record(record: Record, selection: ViewSelection | None = None, *, title: str = "", row: int = 0) -> InlineFigure:

@@ -13,12 +13,12 @@ from regard.show.attention import show_attention
 from regard.show.figures.image_figures import ImageAttention, image_attention_figure
 from regard.show.figures.style import figure_format, save_figure
 from regard.show.inline import InlineFigure
-from regard.show.recording import record_attention
+from regard.show.recording import model_inputs
 from regard.show.selection import ViewSelection, pluralize
 from regard.tasks.base import Run
 from regard.tasks.caption import CaptionAlignment, CaptionRun
 from regard.tasks.contrastive import is_image
-from regard.tasks.shared.images import ImageInput, as_image_source, patch_grid, pooled_positions
+from regard.tasks.shared.images import ImageInput, as_image_source, pooled_positions
 from regard.tasks.translate import Translation
 
 
@@ -27,7 +27,7 @@ def reads_image(run: Run, given: str) -> bool:
     return (
         run.task.explains == "caption"
         or (run.task.explains == "similarity" and is_image(given))
-        or ("image" in run.task.reads and run.recipe.model.kind == "vit")
+        or (run.task.reads == ("image",) and run.recipe.model.kind in ("vit", "transformers"))
     )
 
 
@@ -41,7 +41,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     for option, value, most in (("layer", selection.layer, layers), ("head", selection.head, heads)):
         if value is not None and value > most:
             raise UserError(f"--{option} {value}: this run has 1 to {most}")
-    pixels = decode_images([as_image_source(given)], run._images.transform)[0]
+    pixels = run._images.decode([given])[0]
     if captions:
         shown = caption_overlays(attention, pixels, selection)
     elif selection.view == "heads":
@@ -57,7 +57,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     return InlineFigure(
         " ".join(attention.words) if captions else size,
         lambda: image_attention_figure(shown),
-        text=lambda: show_attention(run, str(given), selection).text(),
+        text=lambda: show_attention(run, given, selection).text(),
     )
 
 
@@ -77,11 +77,14 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
 
 def image_attention(run: Run, given: ImageInput) -> CaptionAlignment:
     """Return the attention of the pooled output to the patches, as that of one word."""
-    modules = record_attention(run, given).modules.values()
-    weights = np.stack([module.weights()[0] for module in modules])  # (L, H, T, S)
+    inputs = model_inputs(run, given)
+    rows, columns = cast(dict[str, list[int]], inputs.tokens["text"])["patches"]
+    found = [module.weights()[0] for module in inputs.record().modules.values()]
+    weights = np.stack([one for one in found if one.shape == found[0].shape])  # (L, H, T, S); without a pooling layer
+    if weights.shape[-1] < rows * columns:
+        raise UserError(f"{run.folder} does not attend to all patches at once: there is no map of the image; use --view matrix")
     positions = pooled_positions(run)
     pooled = weights if positions is None else weights[:, :, np.array(positions)]
-    rows, columns = patch_grid(run)
     patches = pooled.mean(2, keepdims=True)[..., -rows * columns :]  # special tokens come first
     heads = patches.reshape(*patches.shape[:3], rows, columns)
     return CaptionAlignment([""], heads.mean((0, 1)), heads)

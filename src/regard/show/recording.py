@@ -88,15 +88,17 @@ def attention_maps(record: Record, row: int = 0) -> list[AttentionMaps]:
 
 
 def group_layers(record: Record) -> dict[str, list[ModuleRecord]]:
-    """Group the modules that have weights by stack, by the name of its attention; cross-attention first."""
-    stacks: dict[str, list[ModuleRecord]] = {}
+    """Group the modules that have weights by stack, by the name of its attention; cross-attention first. The stages of an image
+    model whose maps are of different shapes are stacks of their own."""
+    stacks: dict[tuple[str, int, int], list[ModuleRecord]] = {}
     for module in record.modules.values():
-        stacks.setdefault(re.sub(r"\d+", "*", module.name), []).append(module)
+        keys = max(call.shape[3] for call in module.calls)
+        stacks.setdefault((re.sub(r"\d+", "*", module.name), len(module.heads), keys), []).append(module)
     found: dict[str, list[ModuleRecord]] = {}
-    for pattern, modules in stacks.items():
+    for (pattern, heads, keys), modules in stacks.items():
         if not any(call.kind in ("entropy", "nothing") for module in modules for call in module.calls):
-            name = ATTENTION_NAMES.get((modules[0].kind, modules[0].keys), pattern)
-            found[pattern if name in found else name] = modules
+            names = (ATTENTION_NAMES.get((modules[0].kind, modules[0].keys), pattern), pattern, f"{pattern} ({heads} × {keys})")
+            found[next(name for name in names if name not in found)] = modules
     if not found:
         why = "; ".join(dict.fromkeys(module.dropped for module in record.modules.values())) or "it has no attention modules"
         raise UserError(f"this record has no weights to draw ({why}); record again with a larger budget")
@@ -151,6 +153,8 @@ def row_labels(tokens: SideTokens | None, row: int, number: int) -> list[str]:
     """Return the labels of a row: tokens; patches by row and column; positions where tokens are unknown."""
     if isinstance(tokens, dict):
         down, across = tokens["patches"]
+        if number < down * across:  # attention within windows of the image
+            return [str(position + 1) for position in range(number)]
         special = ["[class]", "[distilled]", *(f"[{extra}]" for extra in range(number))][: max(0, number - down * across)]
         return [*special, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
     if tokens is None:

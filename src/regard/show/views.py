@@ -47,7 +47,7 @@ def show_run(
         return show_alignment(cast(TranslateRun, run), text, choice)
     if plain and reads_image(run, text):
         return show_image_attention(run, given, choice)
-    return show_attention(run, text, choice, keep=keep)
+    return show_attention(run, given, choice, keep=keep)
 
 
 def show_model(

@@ -5,10 +5,8 @@ tokens, the output text of an encoder–decoder, labels, or hidden states alone.
 """
 
 import inspect
-import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,35 +14,27 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from tokenizers import Tokenizer as Library
 from torch import Tensor, nn
 
 from regard.attention.modules import attention_like_modules, named_modules
 from regard.errors import UserError
+from regard.interop.config import read_json
 from regard.recipe import BaseData, Recipe, Settings
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, SideTokens, Task, TaskCard, TokensBySide
 from regard.tasks.masked import MASK_PATTERN
-from regard.tasks.shared.images import open_image
-from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
-from regard.tokens.tokenizer import PROBES, Tokenizer
+from regard.tasks.shared.pretrained import (
+    PretrainedImages,
+    PretrainedParts,
+    max_positions,
+    patch_settings,
+    quiet,
+    wrap_tokenizer,
+)
+from regard.tokens.tokenizer import Tokenizer
 
 INSTALL = "pip install 'regard[transformers]'"
 MAX_OUTPUT = 128
 """Tokens that an encoder–decoder writes at most."""
-UNLIMITED = 2**30
-"""Positions of a model without a limit; transformers writes 1e30 for tokenizers without one."""
-FAILURES = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ImportError,
-    RuntimeError,
-    AssertionError,
-    SafetensorError,
-)
-"""What transformers raises for a folder that it cannot open."""
 
 
 class PretrainedModel(Settings):
@@ -66,17 +56,6 @@ class TransformersRecipe(Recipe):
 
     model: PretrainedModel
     data: PretrainedData = PretrainedData.model_construct()
-
-
-@dataclass(frozen=True)
-class PretrainedParts:
-    """A model of transformers with what turns a text or an image into its inputs."""
-
-    model: Any
-    tokenizer: Any = None
-    """None if the model reads no text."""
-    image_processor: Any = None
-    """None if the model reads no image."""
 
 
 class TransformersRun(Run):
@@ -133,6 +112,14 @@ class TransformersRun(Run):
     def _reads_as_text(self, given: str) -> bool:
         return "text" in self.task.reads and not Path(given).is_file()
 
+    @cached_property
+    def _images(self) -> Any:
+        return PretrainedImages(self._parts)
+
+    @property
+    def _image_encoder(self) -> tuple[Any, Any]:
+        return self.model, patch_settings(self.model)
+
     def _text_inputs(self, text: str) -> dict[str, Tensor]:
         mask = self._parts.tokenizer.mask_token
         texts = [MASK_PATTERN.sub(lambda _: mask, part) if mask else part for part in text.split("\t", 1)]
@@ -147,8 +134,7 @@ class TransformersRun(Run):
         return inputs
 
     def _image_inputs(self, image: Any) -> dict[str, Tensor]:
-        pixels = self._parts.image_processor(images=open_image(image), return_tensors="pt")["pixel_values"]
-        return {"pixel_values": pixels}
+        return self._images.inputs(image)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _write_output(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -222,90 +208,10 @@ class TransformersRun(Run):
         return [*inputs["decoder_input_ids"][0, 1:].tolist(), int(logits[0, -1].argmax())]
 
     def _patches(self, pixels: Tensor) -> SideTokens:
-        config = getattr(self.model.config, "vision_config", self.model.config)
-        size = getattr(config, "patch_size", None)
-        if not isinstance(size, int | list | tuple):
-            raise UserError(f"{self.folder}: {config.model_type} has no patches of one size; its attention has no picture")
-        height, width = (size, size) if isinstance(size, int) else size
-        return {"patches": [pixels.size(-2) // height, pixels.size(-1) // width]}
+        return {"patches": list(patch_settings(self.model).grid((pixels.size(-2), pixels.size(-1))))}
 
     def _score(self, name: str, examples: Any) -> Any:
         raise UserError(f"{self.folder} is opened with transformers, to be shown and explained; it cannot be evaluated")
-
-
-# tokenizers
-
-
-class PythonTokenizer(Tokenizer):
-    """A tokenizer of transformers that is written in Python, behind the interface of ours."""
-
-    def __init__(self, tokenizer: Any, special_tokens: SpecialTokens):
-        self.tokenizer, self.special_tokens, self.rows = tokenizer, special_tokens, len(tokenizer)
-        self.library = PythonVocabulary(tokenizer)  # type: ignore[assignment]
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        return [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids]
-
-    def piece(self, number: int) -> str:
-        return str(self.tokenizer.convert_tokens_to_string([self.library.id_to_token(number) or ""]))
-
-    @cached_property
-    def special_ids(self) -> set[int]:
-        return set(self.tokenizer.all_special_ids)
-
-
-@dataclass(frozen=True)
-class PythonVocabulary:
-    """The tokens of such a tokenizer by their ids."""
-
-    tokenizer: Any
-
-    def id_to_token(self, number: int) -> str | None:
-        token = self.tokenizer.convert_ids_to_tokens(number)
-        return None if token is None else str(token)
-
-    def token_to_id(self, token: str) -> int | None:
-        return self.tokenizer.get_vocab().get(token)  # type: ignore[no-any-return]
-
-
-def wrap_tokenizer(parts: PretrainedParts) -> Tokenizer:
-    """Return a copy of a tokenizer behind the interface of ours."""
-    tokenizer, config = parts.tokenizer, parts.model.config
-    prefix, suffix = special_tokens_around(tokenizer)
-    bos, eos = ((NO_TOKEN if i is None else int(i)) for i in (tokenizer.bos_token_id, tokenizer.eos_token_id))
-    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is not None:
-        bos = int(config.decoder_start_token_id)
-    special_tokens = SpecialTokens(bos, eos, prefix, suffix)
-    if not tokenizer.is_fast:
-        return PythonTokenizer(tokenizer, special_tokens)
-    library = Library.from_str(tokenizer.backend_tokenizer.to_str())  # ours reads special tokens in a text as text
-    library.no_truncation()
-    library.no_padding()
-    return Tokenizer(library, special_tokens)
-
-
-def special_tokens_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the special tokens that a tokenizer of transformers puts before and after a text."""
-    for probe in PROBES:
-        plain, whole = (tokenizer(probe, add_special_tokens=added)["input_ids"] for added in (False, True))
-        starts = [i for i in range(len(whole)) if plain and whole[i : i + len(plain)] == plain]
-        if starts:
-            return tuple(whole[: starts[0]]), tuple(whole[starts[0] + len(plain) :])
-    return (), ()
-
-
-def max_positions(parts: PretrainedParts) -> int:
-    """Return the positions of a text that the model takes: those of its embeddings, and of its tokenizer."""
-    config = getattr(parts.model.config, "text_config", parts.model.config)
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
-    limits.append(getattr(parts.tokenizer, "model_max_length", None))
-    for name, module in parts.model.named_modules():
-        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings") and module.padding_idx is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)  # RoBERTa counts from the padding token on
-    return min((int(limit) for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=UNLIMITED)
 
 
 # opening
@@ -361,6 +267,8 @@ def open_with_transformers(folder: Path, device: torch.device, *, trust_remote_c
         import transformers
     except ImportError:
         raise UserError(f"to show and explain it with transformers: {INSTALL}") from None
+    if not trust_remote_code and needs_code(folder):
+        raise UserError("to run it with transformers, read it first and add --trust-remote-code (trust_remote_code=True)")
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     with quiet():
         try:
@@ -369,11 +277,20 @@ def open_with_transformers(folder: Path, device: torch.device, *, trust_remote_c
                 folder, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
             )
             parts = open_processors(folder, opened, options)
-        except FAILURES as error:
-            raise UserError(describe_failure(folder, error, trust_remote_code)) from None
-    if missing := sorted(name for name in found["missing_keys"] if "pooler." not in name):
-        raise UserError(f"the files of {folder} have no weights for {', '.join(missing[:3])}{' …' * (len(missing) > 3)}")
+        except failures() as error:
+            raise UserError(describe_failure(folder, error)) from None
+    check_tensors(folder, opened, found)
     return TransformersRun(parts, folder, device)
+
+
+def check_tensors(folder: Path, model: nn.Module, found: dict[str, Any]) -> None:
+    """Refuse a folder whose tensors are not those of the model: transformers would make up what is missing, and drop a bias."""
+    leaves = {name for name, module in model.named_modules() if not any(module.children())}
+    missing = sorted(name for name in found["missing_keys"] if "pooler." not in name)
+    unused = sorted(name for name in found["unexpected_keys"] if name.rpartition(".")[0] in leaves)
+    for names, problem in ((missing, "has no weights for"), (unused, "has tensors that the model of its config.json lacks:")):
+        if names:
+            raise UserError(f"{folder} {problem} {', '.join(names[:3])}{' …' * (len(names) > 3)}")
 
 
 def auto_class(config: Any, trust_remote_code: bool) -> Any:
@@ -407,30 +324,26 @@ def open_processors(folder: Path, model: Any, options: dict[str, Any]) -> Pretra
     return parts
 
 
-def describe_failure(folder: Path, error: BaseException, trust_remote_code: bool) -> str:
+def needs_code(folder: Path) -> bool:
+    """Return whether a folder names Python code of its own, which transformers would ignore unless it is trusted."""
+    files = [folder / name for name in ("config.json", "tokenizer_config.json") if (folder / name).is_file()]
+    return any(values.get(name) for values in map(read_json, files) for name in ("auto_map", "trust_remote_code"))
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return what transformers raises for a folder that it cannot open."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    known = (OSError, ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError, AssertionError)
+    return (*known, SafetensorError, StrictDataclassError)
+
+
+def describe_failure(folder: Path, error: BaseException) -> str:
     """Return in one line why transformers cannot open a folder."""
     reason = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-    if "trust_remote_code" in reason and not trust_remote_code:
-        return f"{folder} has code of its own; to run it, read it first and add --trust-remote-code (trust_remote_code=True)"
     if "safetensors" in reason and not list(folder.glob("*.safetensors")):
         return f"{folder} has no .safetensors file; convert its weights first"
     return f"transformers cannot open {folder} ({type(error).__name__}: {reason[:200]})"
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the warnings and progress bars of transformers, whose errors are raised anyway."""
-    from transformers.utils import logging as library
-
-    level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
-    library.set_verbosity(logging.CRITICAL)
-    library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        library.set_verbosity(level)
-        if bars:
-            library.enable_progress_bar()
 
 
 # tasks
@@ -447,7 +360,7 @@ CARD = TaskCard(
     commands=('show {} "…" --terminal',),
 )
 LANGUAGE = _task("language", "predicts next tokens", decoder_only=True, explains="next_token")
-MASKED = _task("masked", "fills in masked words")
+MASKED = _task("masked", "fills in masked words", explains="masked_token")
 TEXT_TO_TEXT = _task("text-to-text", "writes texts", encoder_decoder=True, explains="translation")
 CLASSIFY = _task("classify", "classifies", explains="label")
 CLASSIFY_IMAGES = _task("classify", "classifies images", reads=("image",), explains="image_label")

@@ -29,11 +29,9 @@ def with_languages(tokenizer: Tokenizer, source: str | None, target: str | None)
     known = set(codes.values())
     if source is not None:
         code = find_language(codes, source, "source")
-        around = {"prefix": tokens.prefix, "suffix": tokens.suffix}
-        if not known & {*tokens.prefix, *tokens.suffix}:
-            around["prefix"] = (code, *tokens.prefix)
-        changed = {name: tuple(code if token in known else token for token in side) for name, side in around.items()}
-        tokens = replace(tokens, **changed)
+        absent = not known & {*tokens.prefix, *tokens.suffix}
+        prefix, suffix = (tuple(code if token in known else token for token in side) for side in (tokens.prefix, tokens.suffix))
+        tokens = replace(tokens, prefix=(code, *prefix) if absent else prefix, suffix=suffix)
     if target is not None:
         code = find_language(codes, target, "target")
         replaces_bos = tokens.bos in known or bool(known & set(tokens.suffix))
