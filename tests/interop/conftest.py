@@ -105,6 +105,9 @@ TOKENIZERS = {
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "qwen2": lambda: byte_level(["<unk>", "<s>", "</s>"]),
     "qwen3": lambda: byte_level(["<unk>", "<s>", "</s>"]),
+    "gemma": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "gemma2": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
+    "gemma3_text": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "mistral": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
 }
 
@@ -115,10 +118,11 @@ def randomize_weights():
 
     def change(model):
         learned = dict(model.named_parameters()) | {name: p for name, p in model.named_buffers() if name == "final_logits_bias"}
+        zero_centered = model.config.model_type.startswith("gemma")  # norms multiply by 1 + weight
         with torch.no_grad():
             for name, p in learned.items():
                 if p.requires_grad or name == "final_logits_bias":  # not the sinusoids
-                    scales = name.endswith("weight") and p.dim() == 1
+                    scales = name.endswith("weight") and p.dim() == 1 and not zero_centered
                     p.copy_((1.0 if scales else 0.0) + 0.25 * torch.randn_like(p))
         return model.eval()
 

@@ -35,6 +35,7 @@ LLAMA = dict(
     tie=False,
     key_value_heads=1,
 )
+GEMMA = LLAMA | {"norm": "zero_centered_rms", "activation": "geglu", "tie": True}
 T5 = dict(norm="rms", norm_first=True, bias=False, scale_scores=False, scale_embedding=False, positions={"kind": "relative"})
 BART = dict(embedding_norm=True, positions={"kind": "learned"}, output_bias=True, activation="gelu")
 MODERNBERT = dict(
@@ -65,6 +66,20 @@ SUPPORTED = [
     ("language", dict(SMALL, layers=2, window=3, window_layers=[0, 1], **LLAMA), "mistral", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=2, qk_norm=True, **LLAMA), "qwen3", "AutoModelForCausalLM"),
     ("language", dict(SMALL, layers=3, qk_norm=True, window=3, **LLAMA), "qwen3", "AutoModelForCausalLM"),
+    ("language", dict(SMALL, layers=2, scale_embedding=True, **GEMMA), "gemma", "AutoModelForCausalLM"),
+    (
+        "language",
+        dict(SMALL, layers=3, scale_embedding=True, sandwich_norm=True, score_cap=3.0, logit_cap=5.0, window=3, **GEMMA),
+        "gemma2",
+        "AutoModelForCausalLM",
+    ),
+    (
+        "language",
+        dict(SMALL, layers=3, scale_embedding=True, sandwich_norm=True, qk_norm=True, window=3, **GEMMA)
+        | {"positions": {"kind": "rotary", "base": 900.0, "local_base": 30.0}, "scale_width": 20},
+        "gemma3_text",
+        "AutoModelForCausalLM",
+    ),
     (
         "translate",
         dict(SMALL, encoder_layers=2, decoder_layers=1, positions={"sines_first": True}, output_bias=True),

@@ -36,6 +36,7 @@ def good(tmp_path_factory, write_huggingface_model, randomize_weights):
             transformers.MistralConfig(**small, num_key_value_heads=3, max_position_embeddings=40)
         ),
         "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small, num_key_value_heads=3, head_dim=8)),
+        "gemma3": transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**small, num_key_value_heads=3, head_dim=8)),
         "marian": transformers.MarianMTModel(
             transformers.MarianConfig(
                 vocab_size=V,
@@ -198,6 +199,23 @@ CORRUPTIONS = {
         "sliding_window = None: should be an integer, as layer_types has sliding_attention",
     ),
     "biases beside norms": ("qwen3", config(attention_bias=True), "attention_bias = True: is not supported; only False"),
+    "both directions": (
+        "gemma3",
+        config(use_bidirectional_attention=True),
+        "use_bidirectional_attention = True: is not supported",
+    ),
+    "capped scores with normed queries": (
+        "gemma3",
+        config(attn_logit_softcapping=50.0),
+        "attn_logit_softcapping = 50.0: is not supported; only None",
+    ),
+    "cap of zero": ("gemma3", config(final_logit_softcapping=0), "final_logit_softcapping = 0: should be a number above 0"),
+    "local rotation": (
+        "gemma3",
+        config(rope_parameters={"sliding_attention": {"rope_type": "linear", "factor": 2.0}}),
+        "rope_parameters.sliding_attention.rope_type = 'linear': is not supported; should be default",
+    ),
+    "pattern of nothing": ("gemma3", config(layer_types=None, sliding_window_pattern=0), "sliding_window_pattern = 0: should be"),
     "end out of range": ("gpt2", config(eos_token_id=10**6), "eos_token_id = 1000000: should be one of the 61 tokens"),
     "end in words": ("gpt2", config(eos_token_id="</s>"), "eos_token_id = '</s>': should be"),
     # files
@@ -318,6 +336,7 @@ def test_folders_load_before_they_are_corrupted(good):
         "llama": "language",
         "mistral": "language",
         "qwen3": "language",
+        "gemma3": "language",
         "marian": "translate",
     }
 

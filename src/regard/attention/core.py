@@ -158,6 +158,25 @@ class DotProductScore:
         return f"q·k / √{width}" if self.scale is None else "q·k" if self.scale == 1 else f"q·k · {self.scale:.4g}"
 
 
+@dataclass(frozen=True)
+class SoftCappedScore(DotProductScore):
+    """The scaled dot product s, kept within ±cap: cap · tanh(s / cap) (Gemma 2, Riviere et al. 2024, sec. 2). No fused kernel of
+    torch has it, so that these weights are always written out. `terms` are those of s."""
+
+    cap: float = 50.0
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        return soft_cap(super().__call__(q, k), self.cap)
+
+    def formula(self, width: int) -> str:
+        return f"{self.cap:g} · tanh({super().formula(width)} / {self.cap:g})"
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """Return x kept within ±cap, nearly unchanged where it is small: cap · tanh(x / cap)."""
+    return cap * torch.tanh(x / cap)
+
+
 def mix(weights: Tensor, v: Tensor) -> Tensor:
     """Return the mean of the values under the weights: (B, H, T, S), (B, G, S, J) -> (B, H, T, J)."""
     return weights.to(v.dtype) @ repeat_kv(v, weights.size(1))

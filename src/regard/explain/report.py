@@ -70,6 +70,15 @@ class Explanation:
     image: ExplainedImage | None = None
     against: AlternativeOutput | None = None
 
+    def __repr__(self) -> str:
+        return f"{self.output}, {self.wording.score} {self.score:.2f}: {', '.join(self.attributions)}"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook displays."""
+        from regard.show.explanation import explanation_html
+
+        return explanation_html(self)
+
     def summary(self) -> list[str]:
         lines = [single_verdict(name, self.faithfulness, self.wording) for name in self.attributions]
         if self.permutation_effect is not None:

@@ -78,6 +78,10 @@ def unsupported_settings(model: nn.Module) -> list[str]:
         "model.key_width or model.value_width": widths,
         "model.key_value_heads": settings.key_value_heads not in (None, settings.heads),
         "model.qk_norm": settings.qk_norm,
+        "model.sandwich_norm": settings.sandwich_norm,
+        "model.scale_width": settings.scale_width is not None,
+        "model.score_cap": settings.score_cap is not None,
+        "model.logit_cap": getattr(settings, "logit_cap", None) is not None,
         "model.residual = false": not settings.residual,
         "model.layer_scale": settings.layer_scale is not None,
         "model.embedding_norm": getattr(settings, "embedding_norm", False),
@@ -133,7 +137,7 @@ def model_spec(model: Transformer | Gpt, tokenizers: Sequence[Tokenizer]) -> Any
         )
         spec = transformer_spec.TransformerDecoderModelSpec(decoder)
         spec.decoder.embeddings.weight = to_numpy(model.token_embedding.weight)
-        spec.decoder.scale_embeddings = False
+        spec.decoder.scale_embeddings = model.settings.scale_embedding
         spec.register_vocabulary(tokens)
     fill_stack(spec.decoder, model.decoder, model.settings)
     fill_linear(spec.decoder.projection, [model.output])

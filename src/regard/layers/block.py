@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from regard.attention.core import SoftCappedScore
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
@@ -43,6 +44,8 @@ class BlockConfig:
     bias: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False
+    score_cap: float | None = None
+    sandwich_norm: bool = False
     norm_epsilon: float | None = None
     window: int | None = None
     """How far self-attention sees, if not everywhere."""
@@ -73,10 +76,12 @@ def block_config(settings: "BlockSettings", regularize: "Regularization | None")
         settings.norm,
         settings.norm_first,
         residual=settings.residual,
-        scale=None if settings.scale_scores else 1.0,
+        scale=1.0 if not settings.scale_scores else settings.scale_width**-0.5 if settings.scale_width else None,
         bias=settings.bias,
         qkv_bias=settings.qkv_bias,
         qk_norm=settings.qk_norm,
+        score_cap=settings.score_cap,
+        sandwich_norm=settings.sandwich_norm,
         norm_epsilon=settings.norm_epsilon,
         layer_scale=settings.layer_scale,
         **rates,
@@ -102,13 +107,14 @@ class SourceKV:
 
 def build_attention(config: BlockConfig, width: int, **options: int | None) -> MultiHeadAttention:
     """Return one attention sub-layer of a block, for queries of this width."""
+    score = None if config.score_cap is None else SoftCappedScore(config.scale, config.score_cap)
     return MultiHeadAttention(
         width,
         config.heads,
         key_width=config.key_width,
         value_width=config.value_width,
         key_value_heads=config.key_value_heads,
-        attend=Attention(config.attention_dropout, config.scale),
+        attend=Attention(config.attention_dropout, config.scale, score),
         bias=config.bias,
         qkv_bias=config.bias or config.qkv_bias,
         head_norm=partial(build_norm, config.norm, epsilon=config.norm_epsilon) if config.qk_norm else None,
@@ -131,6 +137,7 @@ class Block(nn.Module):
             epsilon=config.norm_epsilon,
             drop_path=config.drop_path,
             layer_scale=config.layer_scale,
+            sandwich=config.sandwich_norm,
         )
         self.sparsity = None if config.window is None and config.grid is None else Mask(window=config.window, grid=config.grid)
         self.is_local = config.window is not None

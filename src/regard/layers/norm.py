@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -10,12 +11,24 @@ def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module
     match kind:
         case "rms":
             return nn.RMSNorm(width, eps=epsilon or 1e-6)
+        case "zero_centered_rms":
+            return ZeroCenteredRMSNorm(width, eps=epsilon or 1e-6)
         case "layer_no_bias":
             return nn.LayerNorm(width, eps=epsilon or 1e-5, bias=False)
         case "batch":
             return BatchNorm(width, eps=epsilon or 1e-5)
         case _:
             return nn.LayerNorm(width, eps=epsilon or 1e-5)
+
+
+class ZeroCenteredRMSNorm(nn.RMSNorm):
+    """RMS norm times 1 + weight, so that weights start at 0 and weight decay draws them to the plain norm (Gemma)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -30,7 +43,7 @@ class Residual(nn.Module):
 
     Where the sub-layer changes the width, x is projected to it. While training, the sub-layer's output may be dropped for whole
     examples (stochastic depth, Huang et al. 2016). It may be multiplied by a learned vector that starts small (LayerScale in
-    CaiT, Touvron et al. 2021, eq. 9).
+    CaiT, Touvron et al. 2021, eq. 9). With the norm first, `sandwich` normalises it too (Ding et al. 2021, sec. 2.4).
     """
 
     def __init__(
@@ -45,10 +58,12 @@ class Residual(nn.Module):
         epsilon: float | None = None,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
+        sandwich: bool = False,
     ):
         super().__init__()
         self.norm_first, self.residual = norm_first, residual
         self.norm = build_norm(norm, width if norm_first else out_width, epsilon)
+        self.output_norm = build_norm(norm, out_width, epsilon) if sandwich else nn.Identity()
         self.skip: nn.Module = nn.Identity() if width == out_width else nn.Linear(width, out_width, bias=False)
         self.dropout = nn.Dropout(dropout)
         self.drop_path = drop_path if residual else 0.0
@@ -57,7 +72,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         skipped = self.skip(x) if self.residual else 0.0
         if self.norm_first:
-            return skipped + self._regularize(sublayer(self.norm(x)))
+            return skipped + self._regularize(self.output_norm(sublayer(self.norm(x))))
         return self.norm(skipped + self._regularize(sublayer(x)))
 
     def _regularize(self, y: Tensor) -> Tensor:

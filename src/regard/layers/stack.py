@@ -128,7 +128,7 @@ def share_weights(block: Block) -> Block:
     for name, child in block.named_children():
         if isinstance(child, MultiHeadAttention):
             own = _shallow_copy(child)
-            own.attend = Attention(child.attend.dropout, child.attend.scale)
+            own.attend = Attention(child.attend.dropout, child.attend.scale, child.attend.score)
             setattr(twin, name, own)
     return twin
 

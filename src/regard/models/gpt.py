@@ -1,5 +1,6 @@
 """Transformer decoders that predict the next token: GPT (Radford et al. 2018), GPT-2 (2019), GPT-3 (Brown et al. 2020), and with
-other settings Llama (Touvron et al. 2023): rotary positions, RMS norm, SwiGLU, grouped-query attention, no biases.
+other settings Llama (Touvron et al. 2023): rotary positions, RMS norm, SwiGLU, grouped-query attention, no biases; Mistral, Qwen
+and Gemma, which vary it.
 
 Deviations: GPT-3's sparse layers see a window of the past, without the strided pattern of Child et al. 2019.
 """
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from regard.attention.core import soft_cap
 from regard.attention.masks import Mask
 from regard.attention.positions import build_positions
 from regard.layers.block import block_config, embedding_dropout
@@ -37,12 +39,20 @@ class Gpt(nn.Module):
 
     def forward(self, target: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the logits (B, T, V) of the token after each position; with `documents` (B, T), of packed rows."""
-        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True, documents=documents)))
+        return self.logits(self.decoder(self.embed(target), mask=Mask(causal=True, documents=documents)))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        embedded = self.token_embedding(tokens)
+        return embedded * self.settings.width**0.5 if self.settings.scale_embedding else embedded
+
+    def logits(self, features: Tensor) -> Tensor:
+        logits = self.output(features)
+        return logits if self.settings.logit_cap is None else soft_cap(logits, self.settings.logit_cap)
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """Return the embeddings with their positions, then the output of each layer: (B, S, D) each."""
         states: list[Tensor] = []
-        self.decoder(self.token_embedding(source), mask=Mask(causal=True), states=states)
+        self.decoder(self.embed(source), mask=Mask(causal=True), states=states)
         return states
 
     def start(self, inputs: Any, prefix: Tensor, capacity: int = 32) -> DecoderState:
@@ -51,11 +61,11 @@ class Gpt(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next tokens (rows, T); return the logits (rows, T, V) after each."""
-        return self.output(self.step_features(tokens, state)), state
+        return self.logits(self.step_features(tokens, state)), state
 
     def step_features(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Read the next tokens; return the decoder's output (rows, T, D), without logits."""
-        return self.decoder(self.token_embedding(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.caches)
+        return self.decoder(self.embed(tokens), mask=Mask(causal=True, starts=state.starts), caches=state.caches)
 
 
 def build_stack(

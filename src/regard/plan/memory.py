@@ -67,7 +67,8 @@ def _saved_bytes(module: nn.Module, name: str, source: int, target: int, b: int)
             return 0
         assert isinstance(module.norm, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d)
         width = module.norm.weight.numel()
-        return positions * width * (4 + (module.dropout.p > 0) + b * (module.scale is not None))
+        norms = 2 if isinstance(module.output_norm, nn.RMSNorm | nn.LayerNorm) else 1
+        return positions * width * (4 * norms + (module.dropout.p > 0) + b * (module.scale is not None))
     if isinstance(module, FeedForward):
         width, inner = module.inner.in_features, module.inner.out_features
         gated, dropout = module.gate is not None, module.dropout.p > 0

@@ -87,13 +87,15 @@ class BlockSettings(Settings):
     feed_forward: Count = 2048
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "relu"
     """Gated with `swiglu` and `geglu` (Shazeer 2020); `geglu` approximates GELU by tanh, `geglu_exact` does not."""
-    norm: Literal["layer", "layer_no_bias", "rms", "batch"] = "layer"
-    """`layer_no_bias` is layer norm without a bias (ModernBERT). `batch` normalises over the batch instead of over a vector; for
-    comparison only."""
+    norm: Literal["layer", "layer_no_bias", "rms", "zero_centered_rms", "batch"] = "layer"
+    """`layer_no_bias` is layer norm without a bias (ModernBERT), `zero_centered_rms` multiplies by 1 + weight (Gemma). `batch`
+    normalises over the batch instead of over a vector; for comparison only."""
     norm_epsilon: float | None = Field(None, gt=0)
     """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
+    sandwich_norm: bool = False
+    """Normalise each sub-layer's output too, before it is added (Ding et al. 2021; Gemma 2); needs `norm_first`."""
     bias: bool = True
     """Bias of the projections and the feed-forward layer."""
     qkv_bias: bool = False
@@ -104,6 +106,10 @@ class BlockSettings(Settings):
     """Residual connections; false is for comparison only."""
     scale_scores: bool = True
     """Divide the scores by √(key width)."""
+    scale_width: Count | None = None
+    """Divide them by √(this) instead (`query_pre_attn_scalar` of Gemma 2)."""
+    score_cap: float | None = Field(None, gt=0)
+    """Keep scores s within ± this number c, by c · tanh(s / c) (Gemma 2); attention then runs without fused kernels."""
     layer_scale: float | None = Field(None, gt=0)
     """Initial value of a learned vector that scales each sub-layer's output (CaiT, Touvron et al. 2021). Default: none."""
 
@@ -122,6 +128,10 @@ class BlockSettings(Settings):
     def check_attention(self) -> Self:
         if self.qkv_bias and self.bias:
             raise ValueError("model.qkv_bias is for models with bias = false: with bias = true all projections have one")
+        if self.sandwich_norm and not self.norm_first:
+            raise ValueError("model.sandwich_norm adds a norm to that before each sub-layer: set norm_first = true")
+        if self.scale_width and not self.scale_scores:
+            raise ValueError("model.scale_width needs scale_scores = true")
         if self.qk_norm and self.norm == "batch":
             raise ValueError("model.qk_norm normalises vectors: use norm = 'layer' or 'rms'")
         return self

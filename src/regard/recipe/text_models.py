@@ -164,6 +164,10 @@ class DecoderModel(StackSettings):
     ) = None
     tie: bool = True
     """Tie the weights of embedding and output."""
+    scale_embedding: bool = False
+    """Multiply embeddings by √width (Gemma)."""
+    logit_cap: float | None = Field(None, gt=0)
+    """Keep logits x within ± this number c, by c · tanh(x / c) (Gemma 2)."""
 
     @model_validator(mode="before")
     @classmethod

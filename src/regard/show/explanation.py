@@ -1,5 +1,8 @@
 """Explanations as figures and pages: saliency maps of an image, curves of faithfulness."""
 
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,8 @@ from regard.explain.report import Explanation, FaithfulnessReport, format_number
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import SaliencyRow, saliency_figure
-from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
+from regard.show.figures.labels import clean
+from regard.show.figures.style import diverging_colormap, figure_format, render, save_figure, to_svg, write_file
 from regard.tasks.base import Run
 
 LEGEND = (
@@ -70,3 +74,35 @@ def write_explanation(run: Run, found: Explanation | FaithfulnessReport, path: P
         figures=figures,
     )
     write_file(path, html_report(report).encode())
+
+
+def explanation_html(explanation: Explanation) -> str:
+    """Return an explanation as a notebook displays it: the image with its maps; or each method's tokens, blue where they support
+    the output and orange where they speak against it, and its faithfulness."""
+    if explanation.image is not None:
+        image = b64encode(render(attribution_figure(explanation), "svg")).decode("ascii")
+        return f'<img src="data:image/svg+xml;base64,{image}" style="max-width: 100%" alt="{escape(explanation.output)}">'
+    measures = ("comprehensiveness", "sufficiency")
+    header = "".join(
+        f'<th style="text-align: left; padding-right: 1em">{escape(name)}</th>'
+        for name in ("method", explanation.output, *measures)
+    )
+    rows = []
+    for method, values in explanation.attributions.items():
+        numbers = [explanation.faithfulness.get(method, {}).get(name) for name in measures]
+        cells = "".join(f"<td>{'' if number is None else f'{number:.2f}'}</td>" for number in numbers)
+        tokens = shaded_tokens(explanation.features, values)
+        rows.append(f'<tr><td>{escape(method)}</td><td style="text-align: left">{tokens}</td>{cells}</tr>')
+    notes = "".join(f"<li>{escape(f'{name} does not apply: {why}')}</li>" for name, why in explanation.unavailable.items())
+    return f"<table><tr>{header}</tr>{''.join(rows)}</table>" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def shaded_tokens(tokens: Sequence[str], values: Sequence[float]) -> str:
+    """Return tokens as HTML, as dark as the size of their values, of which the largest is darkest."""
+    largest = max(map(abs, values), default=0.0) or 1.0
+    shaded = []
+    for token, value in zip(tokens, values):
+        red, green, blue, _ = diverging_colormap()(0.5 + 0.27 * value / largest, bytes=True)
+        style = f"background: rgb({red} {green} {blue}); color: #1d2330; padding: 1px 4px; border-radius: 3px"
+        shaded.append(f'<span style="{style}" title="{value:.3f}">{escape(clean(token))}</span>')
+    return " ".join(shaded)

@@ -42,7 +42,7 @@ def show_neurons(run: Run, text: str, selection: ViewSelection) -> InlineFigure:
 
 def draw_neurons(view: NeuronView, at: int, *, title: str = "") -> InlineFigure:
     """Draw a head at one of its queries; a page has all of them."""
-    title = shorten(clean(title), 90) or view.name
+    title = shorten(clean(title), 90) or "queries and keys"
     return InlineFigure(
         f"{view.name}: query {view.queries[at].word}, {len(view.words)} keys of {view.keys.shape[1]} components",
         lambda: neuron_figure(view, at),

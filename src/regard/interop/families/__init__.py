@@ -4,6 +4,7 @@ from regard.interop.families.albert import ALBERT, ELECTRA
 from regard.interop.families.bart import BART, M2M100, MBART
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
+from regard.interop.families.gemma import GEMMA, GEMMA2, GEMMA3
 from regard.interop.families.gpt import GPT, GPT2
 from regard.interop.families.llama import LLAMA, MISTRAL
 from regard.interop.families.marian import MARIAN
@@ -27,6 +28,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "mistral": MISTRAL,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
     "marian": MARIAN,
     "bart": BART,
     "mbart": MBART,

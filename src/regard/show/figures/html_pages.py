@@ -77,7 +77,7 @@ body { max-width: 76rem; }
 .matrix .down { text-align: right; }
 body.inline { padding: .3rem .2rem; max-width: none; }
 body.inline h1 { font-size: 1rem; margin: 0 0 .5rem; }
-body.inline #stage { max-height: 36rem; }
+body.inline #stage { max-height: 44rem; }
 .matrix .across { transform-origin: 0 100%; transform: rotate(-55deg); }
 """
 

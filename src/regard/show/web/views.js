@@ -67,7 +67,8 @@ function drawLines() {
 }
 
 function drawModel() {
-  const g = group(), [L, H, T, S] = sizes(), side = Math.max(46, Math.min(120, Math.floor(900 / H)));
+  const g = group(), [L, H, T, S] = sizes(), room = Math.min(1000, stage.clientWidth) - 90;
+  const side = Math.max(40, Math.min(120, Math.floor(room / H) - 6));
   const wide = Math.max(side / 3, side * Math.min(1, S / T)), high = Math.max(side / 3, side * Math.min(1, T / S));
   const box = make("div", "grid", undefined, stage);
   box.style.gridTemplateColumns = `auto repeat(${H}, ${wide}px)`;
