@@ -229,7 +229,7 @@ def attention_json(name: str, run: Run, given: ModelInput, request: request_type
     weights = group.weights[np.ix_(layers, heads)]  # (L, H, T, S)
     if weights.size > MAX_WEIGHTS:
         raise UserError(f"{weights.size:,} weights are more than {MAX_WEIGHTS:,}; ask for fewer layers or heads")
-    image = None if isinstance(given, str) else run._images.transform.apply(given.convert("RGB"))
+    image = None if isinstance(given, str) else run._images.decode([given])[0]
     response = response_types.AttentionResponse.model_construct(
         model=name,
         name=group.name,
