@@ -28,6 +28,7 @@ import torch
 from safetensors.numpy import load_file
 
 import regard
+from regard.attention.recording import AttentionRecording
 from regard.batches.batches import Batches, sequential_batches
 from regard.corpus.dataset import read_dataset
 from regard.run.evaluate import evaluate
@@ -251,7 +252,7 @@ def inspect(run):
     training = Batches(rows, run.recipe.train.budget(run._max_positions), run.recipe.seed)
     batches = [training.batch(0, index).to(run.device) for index in range(3)]
     batch = next(sequential_batches(run._evaluation_rows(run.data.valid), 512)).to(run.device)
-    with torch.no_grad(), regard.watch(run.model) as seen:
+    with torch.no_grad(), regard.watch(run.model) if run._attends else contextlib.nullcontext(AttentionRecording()) as seen:
         output = run.model(**batch.inputs)
     scores = json.loads((run.folder / "scores.json").read_text())
     return {

@@ -22,6 +22,7 @@ from mkdocs.structure.files import File, Files
 
 import regard
 import regard.tasks
+from regard.show.inline import InlineFigure
 
 DOCS = Path(__file__).resolve().parent
 ROOT, TOUR = DOCS.parent, DOCS / "tour"
@@ -149,6 +150,9 @@ def run_tour_page(path: Path, text: str) -> tuple[str, dict[str, bytes]]:
 
 def show_value(output: CellOutput, stem: str, figures: dict[str, bytes]) -> str:
     """Return the value of a cell as markdown, as a notebook would show it; add its figure."""
+    if isinstance(output.value, InlineFigure):
+        figures[f"tour/{stem}.svg"] = output.value._svg()
+        return f'<img src="{stem}.svg" alt="{output.value!r}">'.replace("&", "&amp;")
     for kind in ("svg", "png"):
         drawn: Any = getattr(output.value, f"_repr_{kind}_", lambda: None)()
         if drawn is not None:

@@ -25,19 +25,20 @@ for heads in (1, 4, 8):
 # colour per head.
 
 # %%
-from helpers import regard, translator
+from helpers import translator
 
-folder = translator()
-regard(
-    'show translator "The fox sees the loaf on the chest, but it is already baked." --view heads --kind encoder --out heads.svg'
-)
+from regard.run.load import load
+
+run = load(translator(), device="cpu")
+sentence = "The fox sees the loaf on the chest, but it is already baked."
+run.show(sentence, view="heads", kind="encoder")
 
 # %% [markdown]
 # The four heads of the decoder's second layer, side by side: what each German word attended to in the English
 # sentence.
 
 # %%
-regard('show translator "The fox sees the loaf on the chest, but it is already baked." --heads --layer 2 --out cross-heads.svg')
+run.show(sentence, view="head-matrices", layer=2)
 
 # %% [markdown]
 # No head was trained for a particular role. Its role can be measured over a set of sentences: the relation that
@@ -46,9 +47,8 @@ regard('show translator "The fox sees the loaf on the chest, but it is already b
 
 # %%
 from regard.explain.head_report import explain_heads
-from regard.run.load import load
 
-found = explain_heads(load(folder, device="cpu"), number=60)
+found = explain_heads(run, number=60)
 for head in found.heads:
     if head.role != "mixed":
         weight, chance = head.weights[head.role]

@@ -23,9 +23,9 @@ print("the same in any order:", torch.allclose(before, after, atol=1e-6))
 # The figure shows 128 components and 50 positions.
 
 # %%
-from helpers import regard
+from regard.show.attention import show_positions
 
-regard("show --positions --out positions.svg")
+show_positions()
 
 # %% [markdown]
 # On the left, the first components oscillate quickly, like the seconds of a clock, and the last hardly at all. On the

@@ -9,10 +9,13 @@
 # The rows of α, one per output word, are the alignment matrix: target words are rows, source words are columns.
 
 # %%
-from helpers import figure, regard, translator
+from helpers import figure, translator
+
+from regard.run.load import load
 
 folder = translator()
-regard('show translator "The goat finds the cake under the sofa because it is baked." --out alignment.svg')
+run = load(folder, device="cpu")
+run.show("The goat finds the cake under the sofa because it is baked.")
 
 # %% [markdown]
 # Most of it follows the diagonal, word by word; it jumps where German puts the verb last.
@@ -23,7 +26,6 @@ regard('show translator "The goat finds the cake under the sofa because it is ba
 # to it on validation sentences, while the model reads a test sentence and its translation.
 
 # %%
-from regard.run.load import load
 from regard.show.figures.matrix import attention_matrix
 from regard.tasks.shared.gold import align_gold, best_alignment_head
 from regard.worlds import bilingual
@@ -33,7 +35,6 @@ def crosses(links):
     return any(s < r and t > u for s, t in links for r, u in links)
 
 
-run = load(folder, device="cpu")
 layer, head = best_alignment_head(run)
 tests = bilingual.generate(50, seed=1, level=1, split="test", pronoun_fraction=0.5)
 pair = next(pair for pair in tests if crosses(pair.alignment))

@@ -25,7 +25,7 @@ run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
 words = run.translate(sentence)[0].text.split()
 pronoun = next(word for word in words if word in ("er", "sie", "es"))
-regard(f'show translator "{sentence}" --view token --token {pronoun} --kind cross --layer 2 --out said.svg')
+run.show(sentence, view="token", token=pronoun, kind="cross", layer=2)
 
 # %% [markdown]
 # There are two solutions: to attend to the noun; or to attend to "it", from where a head of the encoder has attended

@@ -19,6 +19,9 @@ from regard.explain.methods import METHODS, integrated_gradients
 from regard.explain.report import explain_set
 from regard.explain.selection import OutputSelection
 from regard.explain.text_outputs import select_output
+from regard.server.models import describe_model
+from regard.server.render import attention_json, explain_response
+from regard.server.request_types import AttentionRequest, ExplainRequest
 from regard.tasks.transformers_models import open_with_transformers, wrap_model
 
 TEXT = ["the dog sees a small cat", "a cat sleeps near the old house", "the old dog and the small cat run home"] * 3
@@ -423,3 +426,19 @@ def test_heads_without_data_or_without_words_are_refused():
         explain_heads(open_model("BERT")[0], "valid")
     with pytest.raises(UserError, match="--heads is for"):
         explain_heads(open_model("CLIP")[0], ".")
+
+
+# the server
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("BERT", {"text": MASKED_TEXT}), ("T5", {"text": TEXT_TO_READ}), ("ViT", {"image": "eA=="})]
+)
+def test_server_explains_and_shows_models_of_transformers(name, inputs):
+    run, given, _ = open_model(name)
+    info = describe_model(name, run)
+    assert info.has_attention and info.verbs == ["attention", "explain"]
+    explained = explain_response(name, run, given, ExplainRequest(model=name, **inputs))
+    assert set(explained.attributions) == set(METHODS) and (explained.image is None) == (name != "ViT")
+    shown = json.loads(attention_json(name, run, given, AttentionRequest(model=name, **inputs)))
+    assert shown["layers"] == [1, 2] and (shown["image"] is None) == (name != "ViT")

@@ -73,6 +73,37 @@ def test_shape_mismatch_with_the_pretrained_model_is_reported(theirs, tmp_path):
         train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
 
 
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("AlbertModel", {"embedding_size": 10}),
+        ("ElectraModel", {"embedding_size": 10}),
+        ("ModernBertModel", {"local_attention": 4, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}),
+    ],
+)
+def test_encoders_of_other_families_are_fine_tuned_and_exported_again(
+    name, settings, tmp_path, write_huggingface_model, randomize_weights
+):
+    kind = getattr(transformers, name)
+    model = randomize_weights(kind(kind.config_class(**SIZES, **settings)))
+    folder = write_huggingface_model(model, tmp_path / "theirs")
+    before = regard.load(folder, device="cpu")
+    shape = before.recipe.model.model_dump(mode="json") | {
+        "pool": {"ElectraModel": "first_gelu", "AlbertModel": "first"}.get(name, "mean"),
+        "head_transform": name == "ModernBertModel",
+    }
+    settings = recipe(folder, tmp_path)
+    run = train({**settings, "model": shape}, tmp_path / "run", device="cpu")
+    texts = ["the dog sleeps", "a cat"]
+    for mine, other in zip(run.embed(texts, pool="words"), before.embed(texts, pool="words")):
+        assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
+    assert convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
+    assert regard.load(tmp_path / "hf", device="cpu")._huggingface.family.model_type == model.config.model_type
+    settings["train"] |= {"steps": 30, "evaluate_every": 30, "optimizer": {"learning_rate": 3e-3}}
+    trained = train({**settings, "model": shape}, tmp_path / "longer", device="cpu")
+    assert evaluate(trained)[0].scores["accuracy"].score > 95
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_question_answering_keeps_the_pretrained_vocabulary_and_exports_again(
     family, tmp_path, write_huggingface_model, randomize_weights

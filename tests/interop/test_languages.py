@@ -147,3 +147,30 @@ def test_a_chosen_language_is_not_written_back(folder, tmp_path):
     back = write_huggingface_folder(run, tmp_path / "back")
     for name in ("generation_config.json", "tokenizer.json"):
         assert (back / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_training_takes_the_languages_from_the_recipe(folder, tmp_path, lines):
+    from regard.run.train import train
+
+    before = regard.load(folder, device="cpu")
+    english, other = codes(before)
+    for name in ("train", "valid"):
+        for side in ("a", "b"):
+            (tmp_path / f"{name}.{side}").write_text("\n".join(lines * 5) + "\n")
+    recipe = {
+        "task": "translate",
+        "data": {
+            "root": str(tmp_path),
+            "train": ["train.a", "train.b"],
+            "valid": ["valid.a", "valid.b"],
+        },
+        "tokens": {"source_language": other, "target_language": english},
+        "model": before.recipe.model.model_dump(mode="json"),
+        "train": {"steps": 2, "evaluate_every": 2, "tokens_per_batch": 256, "init_from": {"run": str(folder)}},
+    }
+    run = train(recipe, tmp_path / "run", device="cpu")
+    tokens = regard.load(run.folder, device="cpu")._special_tokens
+    assert (tokens.prefix, tokens.suffix, tokens.output_start) == ((OTHER,), (2,), (2, ENGLISH))
+    back = write_huggingface_folder(run, tmp_path / "hf")
+    assert regard.load(back, device="cpu")._special_tokens.output_start == (2, ENGLISH)
+    assert verify_conversion(run, back).passed

@@ -380,15 +380,28 @@ def test_gradients_of_decoders_equal_transformers(pair):
 
 
 @torch.no_grad()
-def test_decoders_in_int8_and_bf16_give_similar_logits(pair):
+def test_cached_steps_of_encoder_decoders_equal_the_whole_target(pair):
     _, run = pair
-    if run.recipe.task != "language":
-        pytest.skip("not a decoder alone")
-    tokens = torch.randint(5, V, (4, 9))
-    exact = run.model(tokens)
+    if run.recipe.task != "translate":
+        pytest.skip("not an encoder and a decoder")
+    source, lengths, target = batch()
+    whole, state = run.model(source, lengths, target), run.model.start((source, lengths), target[:, :2])
+    for number in range(2, 6):
+        logits, state = run.model.step(target[:, number : number + 1], state)
+        torch.testing.assert_close(logits[:, 0], whole[:, number], **CLOSE)
+
+
+@torch.no_grad()
+def test_int8_and_bf16_give_similar_outputs(pair):
+    _, run = pair
+    source, lengths, target = batch()
+    task, lengths = run.recipe.task, torch.full_like(lengths, 9)
+    inputs = {"language": (source,), "translate": (source, lengths, target)}.get(task, (source, lengths))
+    exact = run.model(*inputs)
     for precision in ("int8", "bf16"):
-        similar = torch.cosine_similarity(convert_precision(run.model, precision)(tokens).float(), exact, dim=-1)
-        assert similar.mean() > 0.98, (precision, similar)
+        outputs = convert_precision(run.model, precision)(*inputs).float()
+        similar = torch.cosine_similarity(outputs.flatten(), exact.flatten(), dim=0)
+        assert similar > 0.98, (precision, similar)
 
 
 def test_round_trip_is_bit_for_bit(pair, tmp_path):

@@ -23,8 +23,8 @@ VERBS = {
     ("span-corruption", "transformer"): {"embed", "fill"},
     ("tag", "transformer"): {"embed", "labels", "tag"},
     ("text-to-image", "dalle"): {"draw"},
-    ("text-to-text", "transformer"): {"align", "classify", "embed", "translate"},
-    ("translate", "transformer"): {"align", "embed", "translate"},
+    ("text-to-text", "transformer"): {"align", "classify", "embed", "translate", "use_languages"},
+    ("translate", "transformer"): {"align", "embed", "translate", "use_languages"},
 }
 
 

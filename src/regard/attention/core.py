@@ -155,7 +155,9 @@ class DotProductScore:
         return q.size(-1) ** -0.5 if self.scale is None else self.scale
 
     def formula(self, width: int) -> str:
-        return f"q·k / √{width}" if self.scale is None else "q·k" if self.scale == 1 else f"q·k · {self.scale:.4g}"
+        if self.scale is None or math.isclose(self.scale, width**-0.5):
+            return f"q·k / √{width}"
+        return "q·k" if self.scale == 1 else f"q·k · {self.scale:.4g}"
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,9 @@ def show(
     view: Annotated[
         str | None,
         typer.Option(
-            help="matrix; heads: lines between tokens; model: all heads of all layers; token: one token over the layers; "
-            "entropy; neurons: q·k of one head, component by component; steps: generation token by token; "
+            help="matrix; heads: lines between tokens; head-matrices: all heads of a layer; model: all heads of all layers; "
+            "token: one token over the layers; entropy; neurons: q·k of one head, component by component; "
+            "steps: generation token by token; "
             "beam: the search tree."
         ),
     ] = None,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -171,14 +170,14 @@ def image_target(
             patch_of_pixel=patch_indices(size, grid),
         )
 
-    grid = patch_grid(run, pixels)
+    grid, shown = patch_grid(run, pixels), run._images.decode([image])[0]
     target = with_predicted_output(build(grid or EQUAL_GRID, 0, None))
     keys, output = attended_positions(target), target.output
     prefix = -1 if keys is None or grid is None else keys - grid[0] * grid[1]
     if grid is not None and 0 <= prefix <= MAX_PREFIX_TOKENS:
         target = with_pooled_positions(build(grid, prefix, keys))
-        return target, ExplainedImage(shown_pixels(run, pixels), grid)
-    return build(EQUAL_GRID, 0, 0), ExplainedImage(shown_pixels(run, pixels), EQUAL_GRID)
+        return target, ExplainedImage(shown, grid)
+    return build(EQUAL_GRID, 0, 0), ExplainedImage(shown, EQUAL_GRID)
 
 
 def patch_grid(run: TransformersRun, pixels: Tensor) -> tuple[int, int] | None:
@@ -205,18 +204,6 @@ def with_pooled_positions(target: Target) -> Target:
     except UserError:
         return target
     return replace(target, attention_pattern=pattern, pooled=positions)
-
-
-def shown_pixels(run: TransformersRun, pixels: Tensor) -> np.ndarray:
-    """Return an image as the model reads it, (H, W, 3) in uint8."""
-    processor = run._parts.image_processor
-    mean, std = (
-        torch.tensor(getattr(processor, name, None) or default) for name, default in (("image_mean", 0.5), ("image_std", 0.5))
-    )
-    x = pixels[0].permute(1, 2, 0).cpu()
-    if getattr(processor, "do_normalize", True):
-        x = x * std + mean
-    return (x.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
 
 
 OUTPUTS: dict[str, Callable[..., ExplainedOutput]] = {

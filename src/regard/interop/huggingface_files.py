@@ -82,10 +82,11 @@ def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: 
     files: dict[str, Any] = {}
     encoder_decoder = family.decoder_start is not None
     decoder_start = {"decoder_start_token_id": special_tokens.bos} if encoder_decoder else {}
+    forced = {"forced_bos_token_id": special_tokens.output_prefix[0]} if special_tokens.output_prefix else {}
     if encoder_decoder:
         config |= {**decoder_start, "is_encoder_decoder": True}
     if encoder_decoder or run.recipe.task == "language":
-        files["generation_config.json"] = {**ids, **decoder_start, "suppress_tokens": list(special_tokens.suppressed)}
+        files["generation_config.json"] = {**ids, **decoder_start, **forced, "suppress_tokens": list(special_tokens.suppressed)}
         if not encoder_decoder:
             special_tokens = SpecialTokens(prefix=(special_tokens.bos,), suffix=())
     segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []

@@ -19,6 +19,7 @@ from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.chat import chat_template
+from regard.tasks.transformers_models import TransformersRun
 
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
@@ -87,7 +88,7 @@ class ServedModels:
 
 
 def describe_model(name: str, run: Run) -> ModelInfo:
-    has_attention = bool(run._attends) and "embed" in run.task.verbs
+    has_attention = bool(run._attends) and ("embed" in run.task.verbs or run.task.run is TransformersRun)
     return ModelInfo(
         id=name,
         created=int(time.time()),
@@ -98,7 +99,7 @@ def describe_model(name: str, run: Run) -> ModelInfo:
         has_attention=has_attention,
         attention_kinds=attention_kinds(run) if has_attention else [],
         labels=cast(ClassifyRun, run).labels[:MAX_LABELS] if run.task.name in LABEL_TASKS else [],
-        tasks=list(run.recipe.data.tasks) if run.task.name == "text-to-text" else [],
+        tasks=list(getattr(run.recipe.data, "tasks", ())) if run.task.name == "text-to-text" else [],
         max_length=run._max_positions,
         parameters=sum(weights.numel() for weights in run.model.parameters()),
         device=str(run.device),

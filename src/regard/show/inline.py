@@ -55,8 +55,11 @@ class InlineFigure:
         return f'<iframe srcdoc="{escape(page)}" style="{style}" title="{escape(self._title)}"></iframe>'
 
     def _still(self) -> str:
-        image = b64encode(render(self._figure(), "svg")).decode("ascii")
+        image = b64encode(self._svg()).decode("ascii")
         return f'<img src="data:image/svg+xml;base64,{image}" style="max-width: 100%" alt="{escape(self._title)}">'
+
+    def _svg(self) -> bytes:
+        return render(self._figure(), "svg")
 
     def _still_page(self) -> str:
         return html_report(HtmlReport(self._title, "", figures=[("", to_svg(self._figure()))]))

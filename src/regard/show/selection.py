@@ -9,7 +9,7 @@ import numpy as np
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
 
-VIEWS = ("matrix", "heads", "model", "token", "entropy", "neurons", "steps", "beam")
+VIEWS = ("matrix", "heads", "head-matrices", "model", "token", "entropy", "neurons", "steps", "beam")
 VIEWS_THAT_RUN = ("neurons", "steps", "beam")
 """Views that need the run: a record of weights is not enough."""
 ATTENTION_KINDS = {

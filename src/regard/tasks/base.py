@@ -225,10 +225,11 @@ class Run:
     ) -> "InlineFigure":
         """Show what the model attends to when it reads a text or an image, as a figure that displays by itself in a notebook.
 
-        `view` is "matrix", "heads" (lines between tokens), "model" (all heads of all layers), "token" (one token over the
-        layers), "entropy", "neurons" (q·k of one head, component by component), "steps" (generation token by token) or "beam"
-        (the search tree); by default the alignment of a translation or the regions of an image where there are some, else a
-        matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are counted from 1.
+        `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
+        layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
+        (generation token by token) or "beam" (the search tree); by default the alignment of a translation or the regions of an
+        image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
+        counted from 1.
         """
         from regard.show.selection import ViewSelection
         from regard.show.views import show_run

@@ -26,8 +26,10 @@ function open(panel, context) {
     result.replaceChildren();
     showHeads(result, maps, image, request);
     announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
-    if (model.verbs.includes("match")) faithfulness.showMessage("How well an image supports a text is explained in the view Match labels.");
-    else if (model.verbs.includes("fill") && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
+    if (model.task === "contrastive") {
+      faithfulness.showMessage(model.verbs.includes("match") ? "How well an image supports a text is explained in the view Match labels."
+        : "How well an image supports a text is explained by: regard explain MODEL IMAGE --text TEXT");
+    } else if (model.task === "masked" && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
       faithfulness.showMessage("Write [MASK] in place of a word: what the model predicts there is then explained.");
     } else faithfulness.explain(input);
   });
