@@ -363,6 +363,22 @@ def test_cached_steps_of_decoders_equal_the_whole_text(pair):
         torch.testing.assert_close(logits[:, 0], whole[torch.arange(4), read], **CLOSE)
 
 
+def test_gradients_of_decoders_equal_transformers(pair):
+    """Of the loss with respect to the embeddings, through all layers."""
+    model, run = pair
+    if run.recipe.task != "language" or "ForCausalLM" not in type(model).__name__:
+        pytest.skip("not a decoder with an output")
+    tokens = torch.randint(5, V, (4, 9))
+    logits = [model(tokens).logits, run.model(tokens)]
+    tables = [model.get_input_embeddings().weight, run.model.token_embedding.weight]
+    theirs, ours = (
+        torch.autograd.grad(torch.nn.functional.cross_entropy(one[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()), table)[0]
+        for one, table in zip(logits, tables)
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    assert theirs.abs().max() > 1e-2
+
+
 @torch.no_grad()
 def test_cached_steps_of_encoder_decoders_equal_the_whole_target(pair):
     _, run = pair
