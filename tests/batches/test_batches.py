@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import rng
-from regard.batches.batch import IGNORE_INDEX
+from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.batches.batches import Batches, group_by_length, sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TranslationRows, evaluation_rows, training_rows
@@ -191,3 +191,13 @@ def test_pad_to_multiple_of_gives_few_shapes_and_the_same_examples(store):
             for batch in (plain.batch(epoch, index) for index in range(len(plain.plan(epoch))))
         }
         assert len(shapes) < len(before) / 2
+
+
+def test_pad_to_multiple_leaves_labels_of_whole_rows_alone():
+    """The two ends of an answer (B, 2) are no labels of tokens."""
+    source = torch.ones(3, 7, dtype=torch.int64)
+    answers, tokens = torch.tensor([[1, 2], [0, 0], [3, 5]]), torch.ones(3, 7, dtype=torch.int64)
+    for labels, width in ((answers, 2), (tokens, 8), (torch.tensor([0, 1, 2]), None)):
+        padded = Batch({"source": source}, labels, np.arange(3)).pad_to_multiple(8, [100])
+        assert padded.inputs["source"].shape == (3, 8)
+        assert padded.labels.shape == ((3,) if width is None else (3, width))

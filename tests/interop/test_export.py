@@ -44,9 +44,15 @@ FOR_CTRANSLATE2 = {
     ),
     "gpt2": ("language", dict(SMALL, preset="gpt2", layers=2, width=24)),
     "llama": ("language", dict(SMALL, layers=2, **LLAMA)),
+    "some biases, scaled embeddings": ("language", dict(SMALL, layers=2, qkv_bias=True, scale_embedding=True, **LLAMA)),
 }
 BERT = {**SMALL, "preset": "bert-tiny", "width": 24}
-FOR_ONNX = {"pairs": BERT, "translate": dict(SMALL, encoder_layers=1, decoder_layers=1)}
+GEMMA2 = LLAMA | dict(norm="zero_centered_rms", activation="geglu", sandwich_norm=True, score_cap=3.0, logit_cap=5.0, window=3)
+FOR_ONNX = {
+    "pairs": BERT,
+    "translate": dict(SMALL, encoder_layers=1, decoder_layers=1),
+    "language": dict(SMALL, layers=2, scale_embedding=True, **GEMMA2),
+}
 
 
 @pytest.mark.parametrize("name", FOR_CTRANSLATE2)
@@ -74,6 +80,10 @@ def test_proof_fails_if_weights_differ(make_run, tmp_path, monkeypatch):
         ({"key_width": 5}, "model.key_width"),
         ({"key_value_heads": 1}, "model.key_value_heads"),
         ({"residual": False}, "model.residual = false"),
+        ({"qk_norm": True}, "model.qk_norm"),
+        ({"score_cap": 20.0}, "model.score_cap"),
+        ({"norm_first": True, "sandwich_norm": True}, "model.sandwich_norm"),
+        ({"positions": {"kind": "rotary", "scaling": {"kind": "linear", "factor": 2.0}}}, "positions.scaling.kind = 'linear'"),
     ],
 )
 def test_settings_that_ctranslate2_does_not_support(changed, named, make_run, tmp_path):
@@ -97,6 +107,8 @@ def test_onnxruntime_equals_the_run(task, make_run, tmp_path):
         inputs["segments"] = torch.randint(0, 2, (5, 9))
     if task == "translate":
         inputs["target"] = torch.randint(5, 60, (5, 7))
+    if task == "language":
+        inputs = {"target": torch.randint(5, 60, (5, 9))}
     with torch.no_grad():
         ours, theirs = run.model(**inputs), run_onnx(tmp_path / "out", inputs)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)

@@ -174,3 +174,11 @@ def test_training_takes_the_languages_from_the_recipe(folder, tmp_path, lines):
     back = write_huggingface_folder(run, tmp_path / "hf")
     assert regard.load(back, device="cpu")._special_tokens.output_start == (2, ENGLISH)
     assert verify_conversion(run, back).passed
+
+
+def test_ctranslate2_is_refused_with_a_target_language(folder, tmp_path):
+    from regard.run.engines import why_unsupported
+
+    run = regard.load(folder, device="cpu")
+    run.use_languages(target=codes(run)[1])
+    assert "outputs that begin with the code of a language" in why_unsupported(run)

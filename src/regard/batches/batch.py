@@ -60,8 +60,8 @@ class Batch:
         )
 
     def pad_to_multiple(self, multiple: int, max_lengths: Sequence[int]) -> "Batch":
-        """Pad texts to a multiple of so many positions, but not beyond the longest row of their side; leave images as they
-        are."""
+        """Pad texts, and labels of their tokens, to a multiple of so many positions, but not beyond the longest row of their
+        side; leave images, and labels of whole rows such as the two ends of an answer, as they are."""
 
         def pad(tensor: Tensor, value: int) -> Tensor:
             if tensor.dim() < 2 or tensor.dtype != torch.int64:
@@ -71,7 +71,10 @@ class Batch:
             return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, padded - length), value=value)
 
         inputs = {name: pad(tensor, PAD) for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=pad(self.labels, IGNORE_INDEX))
+        per_token = self.labels.dim() > 1 and any(
+            tensor.dim() > 1 and tensor.size(1) == self.labels.size(1) for tensor in self.inputs.values()
+        )
+        return replace(self, inputs=inputs, labels=pad(self.labels, IGNORE_INDEX) if per_token else self.labels)
 
     @staticmethod
     def concat(batches: "Sequence[Batch]") -> "Batch":

@@ -65,8 +65,8 @@ def cpu_flags() -> set[str]:
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def unsupported_settings(model: nn.Module) -> list[str]:
-    """Return the settings of a model that CTranslate2 cannot express."""
+def unsupported_settings(model: nn.Module, tokenizers: Sequence[Tokenizer]) -> list[str]:
+    """Return the settings of a model and its vocabularies that CTranslate2 cannot express."""
     if type(model) not in (Transformer, Gpt):
         return [f"a {type(model).__name__}"]
     settings: Any = model.settings
@@ -88,6 +88,7 @@ def unsupported_settings(model: nn.Module) -> list[str]:
         f"model.norm = {settings.norm!r}": settings.norm not in ("layer", "rms"),
         "model.encoder_widths": getattr(settings, "encoder_widths", None) is not None,
         "model.window": getattr(settings, "window", None) is not None,
+        "outputs that begin with the code of a language": bool(tokenizers[-1].special_tokens.output_prefix),
     }
     return [name for name, present in problems.items() if present]
 
@@ -96,10 +97,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: Sequence[Tokenizer], path: s
     """Write a model in float32 as a new folder that CTranslate2 can open."""
     path = require_new_folder(path)
     import_ctranslate2()
-    problems = unsupported_settings(model)
-    if tokenizers[-1].special_tokens.output_prefix:
-        problems.append("outputs that begin with a given token, such as the code of a language")
-    if problems:
+    if problems := unsupported_settings(model, tokenizers):
         raise UserError(f"{path}: CTranslate2 does not support {', '.join(problems[:3])}; use --to hf or --to onnx")
     assert isinstance(model, Transformer | Gpt)
     spec = model_spec(model, tokenizers)

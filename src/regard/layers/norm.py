@@ -28,7 +28,8 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
+        dtype = torch.promote_types(x.dtype, torch.float32)  # in bf16, 1 + weight would round small weights away
+        return F.rms_norm(x.to(dtype), self.normalized_shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
 
 
 class BatchNorm(nn.BatchNorm1d):

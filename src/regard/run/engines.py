@@ -107,7 +107,7 @@ def why_unsupported(run: Run) -> str | None:
         return f"CTranslate2 is not installed: {ct2.INSTALL_EXPORT}"
     if run.device.type != "cpu":
         return f"it runs on {run.device}; add --device cpu"
-    wrong = ct2.unsupported_settings(run._trained_model)
+    wrong = ct2.unsupported_settings(run._trained_model, run.tokenizers)
     return f"CTranslate2 has no counterpart of {', '.join(wrong[:3])}; use --engine regard" if wrong else None
 
 

@@ -30,7 +30,6 @@ from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.regress import RegressRun
-from regard.tasks.shared.images import patch_grid
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.shared.requests import StreamResult
 from regard.tasks.text_to_text import TextToTextRun
@@ -242,7 +241,7 @@ def attention_json(name: str, run: Run, given: ModelInput, request: request_type
         sharpest_layer=sharpest_layer(weights),
         tile_size=group.tile,
         note=group.note or "",
-        grid=None if image is None else list(patch_grid(run)),
+        grid=None if image is None else list(run._image_encoder[1].grid(image.shape[:2])),
         image=None if image is None else png_base64(image),
     )
     return json.dumps(response.model_dump(), ensure_ascii=False, allow_nan=False).encode()
