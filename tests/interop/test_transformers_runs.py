@@ -254,3 +254,22 @@ def test_name_on_the_hub_is_opened_from_its_folder(folders, monkeypatch, tmp_pat
     assert not any(pattern.endswith((".py", ".bin")) for pattern in asked[0])
     regard.load("somebody/deberta", device="cpu", trust_remote_code=True)
     assert "*.py" in asked[1]
+
+
+def test_tokenizer_written_in_python(tmp_path):
+    """A model of proteins (ESM): a letter is a token, and the tokenizer has no fast counterpart."""
+    names = [*["<cls>", "<pad>", "<eos>", "<unk>"], *"LAGVSERTIDPKQNFYMHWCXBUZO", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(names))
+    tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    settings = dict(pad_token_id=1, mask_token_id=len(names) - 1, max_position_embeddings=64)
+    model = transformers.EsmForMaskedLM(transformers.EsmConfig(**BLOCK | dict(vocab_size=len(names)), **settings)).eval()
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "esm")
+    run = regard.load(tmp_path / "esm", device="cpu")
+    inputs = run._inputs("MKT<mask>LV")
+    assert run._side_tokens(inputs) == {"text": [["<cls>", *"MKT", "<mask>", *"LV", "<eos>"]]}
+    assert run._text_positions(inputs) == [1, 2, 3, 4, 5, 6] and run._max_positions == 62
+    with torch.no_grad():
+        model(**run._inputs("M" * 60))  # and one more would have no position
+    with pytest.raises(regard.UserError, match="the model takes 62"):
+        run._inputs("M" * 61)
