@@ -250,13 +250,32 @@ def vit_classifier():
     return with_large_weights(library.ViTForImageClassification(library.ViTConfig(**VISION, num_labels=3)))
 
 
-@pytest.mark.parametrize(("make", "given"), [(bert, MASKED_TEXT), (bert_classifier, TEXT_TO_READ), (vit_classifier, IMAGE)])
-def test_attributions_of_a_folder_are_the_same_as_ours_and_as_transformers_runs_it(make, given, tmp_path):
-    write_folder(tmp_path, make())
+def albert():
+    return with_large_weights(library.AlbertForMaskedLM(library.AlbertConfig(**ENCODER, embedding_size=8)))
+
+
+def llama():
+    return with_large_weights(library.LlamaForCausalLM(library.LlamaConfig(**LLAMA)))
+
+
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "given", "selection"),
+    [
+        (bert, bert_tokenizer, MASKED_TEXT, {}),
+        (roberta, roberta_tokenizer, MASKED_TEXT, {"word": "dog"}),
+        (albert, bert_tokenizer, MASKED_TEXT, {}),
+        (llama, causal_tokenizer, TEXT_TO_READ, {"position": "4", "word": "a"}),
+        (bert_classifier, bert_tokenizer, TEXT_TO_READ, {"label": "LABEL_1"}),
+        (vit_classifier, bert_tokenizer, IMAGE, {}),
+    ],
+)
+def test_attributions_of_a_folder_are_the_same_as_ours_and_as_transformers_runs_it(make, tokenizer, given, selection, tmp_path):
+    write_folder(tmp_path, make(), tokenizer)
     if given is IMAGE:
         image_processor().save_pretrained(tmp_path)
     own, other = regard.load(tmp_path, device="cpu"), open_with_transformers(tmp_path, torch.device("cpu"))
-    one, two = own.explain(given), other.explain(given)
+    assert type(own) is not type(other)
+    one, two = own.explain(given, **selection), other.explain(given, **selection)
     assert one.output == two.output and one.features == two.features and one.attributions.keys() == two.attributions.keys()
     for method, values in one.attributions.items():
         assert two.attributions[method] == pytest.approx(values, abs=1e-4), method
@@ -303,6 +322,14 @@ def test_method_that_does_not_apply_says_so_in_one_line(make, processor, given, 
     found = wrap_model(make(), processor(), "model").explain(given)
     assert set(found.attributions) == applies and set(found.unavailable) == set(METHODS) - applies
     assert all("\n" not in why and len(why) < 200 for why in found.unavailable.values())
+
+
+def test_large_model_is_not_built_a_second_time_with_random_weights(monkeypatch):
+    run, given, _ = open_model("GPT-2")
+    monkeypatch.setattr("regard.explain.report.MAX_RANDOMIZED_PARAMETERS", 1000)
+    found = run.explain(given, "attention,occlusion", against="dog")
+    assert "random weights" in found.unavailable["randomized"] and "randomized" not in found.faithfulness["attention"]
+    assert "comprehensiveness" in found.faithfulness["attention"] and "map distance" in found.faithfulness["attention"]
 
 
 def test_explanation_leaves_a_frozen_model_frozen():

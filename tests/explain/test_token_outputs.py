@@ -17,6 +17,8 @@ from regard.explain.selection import OutputSelection, find_word
 from regard.explain.text_outputs import select_output
 from regard.explain.token_outputs import mask_word
 from regard.run.train import train
+from regard.server.render import explain_response
+from regard.server.request_types import ExplainRequest
 
 STACK = {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 48}
 TEXT = "The dog [MASK] in the garden."
@@ -134,6 +136,11 @@ def test_explain_command_explains_masks_and_positions(runs):
         command = ["explain", str(runs[task].folder), *words, "--method", "occlusion", "--json"]
         found = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
         assert len(found["attributions"]["occlusion"]) == len(found["tokens"])
+
+
+def test_server_explains_the_selected_mask(runs):
+    request = ExplainRequest(model="masked", text="The [MASK] saw a [MASK].", position="[MASK]:2", method="occlusion")
+    assert "at mask 2 of 2" in explain_response("masked", runs["masked"], request.text, request).target
 
 
 def test_word_of_a_text_is_found_by_number_as_written_and_by_occurrence():

@@ -4,9 +4,10 @@ import json
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import regard
+from regard.interop.families.qwen import QWEN2
 from regard.tasks import build_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
@@ -58,6 +59,19 @@ def byte_level(specials, template=None, pair=None):
     return tokenizer, {"pad_token": specials[min(1, len(specials) - 1)], "eos_token": specials[-1]}
 
 
+def qwen_tokenizer():
+    """Return a tokenizer that splits texts into words as Qwen2's does, without special tokens around them."""
+    tokenizer, names = byte_level(["<|endoftext|>"])
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2.tokenizer_pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return tokenizer, names
+
+
 def sentencepiece(specials, template, pair=None, **names):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
@@ -103,8 +117,8 @@ TOKENIZERS = {
     "mt5": lambda: sentencepiece(["<pad>", "</s>", "<unk>"], "$A </s>"),
     "marian": lambda: sentencepiece(["</s>", "<unk>", "<pad>"], "$A </s>"),
     "llama": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
-    "qwen2": lambda: byte_level(["<unk>", "<s>", "</s>"]),
-    "qwen3": lambda: byte_level(["<unk>", "<s>", "</s>"]),
+    "qwen2": qwen_tokenizer,
+    "qwen3": qwen_tokenizer,
     "gemma": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "gemma2": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),
     "gemma3_text": lambda: byte_level(["<unk>", "<s>", "</s>"], "<s> $A"),

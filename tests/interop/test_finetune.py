@@ -211,3 +211,46 @@ def test_text_to_text_finetunes_our_pretrained_t5(tmp_path):
         assert name == other and np.allclose(mine.detach(), theirs.detach(), atol=1e-6), name
     (result,) = evaluate(run)
     assert result.name == "which/valid" and convert(run.folder, tmp_path / "hf", verify=True, device="cpu").passed
+
+
+DECODERS = {
+    "qwen2": ("Qwen2ForCausalLM", dict(num_key_value_heads=2, eos_token_id=0)),
+    "gemma2": ("Gemma2ForCausalLM", dict(head_dim=6, num_key_value_heads=2, sliding_window=3, eos_token_id=2, bos_token_id=1)),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        dict(head_dim=6, num_key_value_heads=2, sliding_window=3, eos_token_id=2, bos_token_id=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_are_fine_tuned_and_exported_again(name, write_huggingface_model, randomize_weights, tmp_path):
+    kind, settings = DECODERS[name]
+    kind = getattr(transformers, kind)
+    folder = write_huggingface_model(randomize_weights(kind(kind.config_class(**SIZES, **settings))), tmp_path / "theirs")
+    before = regard.load(folder, device="cpu")
+    (tmp_path / "train.txt").write_text("the dog sleeps\na small cat reads\n" * 20)
+    run = train(
+        {
+            "task": "language",
+            "data": {"root": str(tmp_path), "train": ["train.txt"], "valid": ["train.txt"]},
+            "model": before.recipe.model.model_dump(),
+            "train": {
+                "steps": 1,
+                "evaluate_every": 1,
+                "optimizer": {"learning_rate": 1e-9},
+                "schedule": {"warmup_steps": 0},
+                "init_from": {"run": str(folder)},
+            },
+        },
+        tmp_path / "run",
+        device="cpu",
+    )
+    for one, other in zip(run.model.parameters(), before.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    proof = convert(tmp_path / "run", tmp_path / "back", verify=True, device="cpu")
+    assert proof.against == "transformers" and proof.passed and proof.texts == 4, proof
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == name
+    texts = ["the dog sleeps", "a small cat"]
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert opened(texts)["input_ids"] == [[*run._special_tokens.prefix, *ids] for ids in run.tokenizers[0].encode(texts)]

@@ -219,17 +219,17 @@ CASES = [
     ("MistralForCausalLM", llama(sliding_window=3, eos_token_id=2, bos_token_id=1)),
     ("MistralForCausalLM", llama(sliding_window=1, num_hidden_layers=3, eos_token_id=2, bos_token_id=1)),
     ("MistralForCausalLM", llama(eos_token_id=2, bos_token_id=1)),  # a window of 4096, longer than any text
-    ("Qwen2ForCausalLM", llama(eos_token_id=2)),
+    ("Qwen2ForCausalLM", llama(eos_token_id=0)),
     (
         "Qwen2ForCausalLM",
-        llama(eos_token_id=2, num_hidden_layers=3, use_sliding_window=True, sliding_window=3, max_window_layers=1, head_dim=10),
+        llama(eos_token_id=0, num_hidden_layers=3, use_sliding_window=True, sliding_window=3, max_window_layers=1, head_dim=10),
     ),
-    ("Qwen2Model", llama(eos_token_id=2, tie_word_embeddings=True)),
-    ("Qwen3ForCausalLM", llama(eos_token_id=2, head_dim=10, tie_word_embeddings=True)),
+    ("Qwen2Model", llama(eos_token_id=0, tie_word_embeddings=True)),
+    ("Qwen3ForCausalLM", llama(eos_token_id=0, head_dim=10, tie_word_embeddings=True)),
     (
         "Qwen3ForCausalLM",
         llama(
-            eos_token_id=2,
+            eos_token_id=0,
             head_dim=6,
             num_hidden_layers=3,
             use_sliding_window=True,
@@ -238,7 +238,7 @@ CASES = [
             rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0},
         ),
     ),
-    ("GemmaForCausalLM", llama(eos_token_id=2, bos_token_id=1, head_dim=10)),
+    ("GemmaForCausalLM", llama(eos_token_id=0, bos_token_id=1, head_dim=10)),
     ("GemmaForCausalLM", llama(eos_token_id=2, bos_token_id=1, head_dim=6, num_key_value_heads=1, hidden_act="gelu")),
     (
         "Gemma2ForCausalLM",
@@ -459,7 +459,7 @@ OLD_SPELLINGS = [
     ("LlamaForCausalLM", llama(rope_parameters=LLAMA3), old_rotation),
     (
         "Qwen2ForCausalLM",
-        llama(eos_token_id=2, num_hidden_layers=4, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+        llama(eos_token_id=0, num_hidden_layers=4, use_sliding_window=True, sliding_window=3, max_window_layers=1),
         no_layer_types,
     ),
     ("MistralForCausalLM", llama(), lambda config: [config.pop(name) for name in ("sliding_window", "rope_parameters")]),

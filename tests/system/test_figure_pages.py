@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from regard.show.attention import show_maps
 from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
@@ -14,6 +15,7 @@ from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_p
 from regard.show.figures.style import to_svg
 from regard.show.figures.teaching import position_figure
 from regard.show.inline import InlineFigure
+from regard.show.selection import ViewSelection
 
 pytestmark = pytest.mark.system
 HTML_INJECTION = "<img src=x onerror=alert(1)>"
@@ -174,3 +176,19 @@ def test_generation_page_steps_through_the_text(browser, window, make_trace, tmp
             and "<img onerror> 0.20" in page.locator(".steps tbody tr").first.inner_text()
         ),
     )
+
+
+def test_two_figures_of_a_notebook_do_not_know_each_other(window, group, tmp_path):
+    """Each is a frame as tall as what it shows; a click in one changes nothing in the other."""
+    figures = [show_maps(group, ViewSelection(view), title=HTML_INJECTION) for view in ("heads", "heads", "entropy")]
+    cells = "".join(f"<div>{figure._repr_mimebundle_()['text/html']}</div>" for figure in figures)
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8><body>{cells}</body>", encoding="utf-8")
+    with window(1000) as (page, errors, urls):
+        page.goto(path.as_uri())
+        first, second = (page.frame_locator("iframe").nth(number) for number in (0, 1))
+        first.get_by_role("button", name="matrix").click()
+        assert first.locator(".matrix canvas").count() == 1 and second.locator(".lines canvas").count() == 1
+        page.wait_for_function("document.querySelector('iframe').style.height !== '460px'")
+        assert page.locator("img").count() == 1 and page.locator("[id]").count() == 0
+    assert not errors and [url for url in urls if not url.startswith(("data:", "about:"))] == [path.as_uri()]

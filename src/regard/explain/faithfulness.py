@@ -24,6 +24,7 @@ selectivity               the first minus the second: above 0, each map marks wh
                           0 where the maps are equal
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -124,9 +125,14 @@ def permute_weights(weights: Tensor, generator: torch.Generator) -> Tensor:
 def permutation_effect(target: AttributionTarget, seed: int = SEED) -> float:
     """Return the mean change of the output distribution when the shown attention weights are permuted."""
     generator = torch.Generator().manual_seed(seed)
-    before = target.scores(target.input)
-    shown = rf"^{re.escape(attention_graph(target).last.name)}$"
-    with edit(target.model, lambda name, weights: permute_weights(weights, generator), kinds=shown):
+    before, graph = target.scores(target.input), attention_graph(target)
+    calls = itertools.count(1)
+    last_call = sum(stage.name == graph.last.name for stage in graph.stages)  # layers may share a module
+
+    def permute_shown(name: str, weights: Tensor) -> Tensor:
+        return permute_weights(weights, generator) if next(calls) >= last_call else weights
+
+    with edit(target.model, permute_shown, kinds=rf"^{re.escape(graph.last.name)}$"):
         after = target.scores(target.mask(torch.zeros(RANDOM_ORDERS, len(target.positions), dtype=torch.bool)))
     return target.output_change(before, after)
 

@@ -33,6 +33,8 @@ from regard.tasks.shared.images import ImageInput
 from regard.tasks.transformers_models import TransformersRun
 
 RANDOMIZED_SEED = 1
+MAX_RANDOMIZED_PARAMETERS = 2_000_000_000
+"""A larger model of transformers is not built a second time with random weights: the two may not fit."""
 MAX_PRINTED_PATCHES = 5
 Curves = dict[str, dict[str, list[dict[str, float]]]]
 """By measure and by method: points over the percentage of features."""
@@ -262,12 +264,14 @@ def explain_set(
 
 
 def measure_output(
-    selected: ExplainedOutput, methods: Sequence[str], randomized: nn.Module, seed: int = SEED
+    selected: ExplainedOutput, methods: Sequence[str], randomized: nn.Module | None, seed: int = SEED
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str], dict[str, dict[str, float]], float | None]:
     """Return the attributions of the output and of the one it is compared with, why methods do not apply, all measures, and the
     permutation effect of a model with attention."""
     target, others = selected.target, dict[str, Tensor]()
     values, unavailable = attribute(target, methods)
+    if randomized is None:
+        unavailable["randomized"] = "the model is too large to be built a second time, with random weights"
     measured = measure_faithfulness(target, values, randomized=randomized, truth=selected.truth, seed=seed)
     if selected.against is not None:
         other = selected.against[0]
@@ -297,8 +301,10 @@ def parse_methods(method: str) -> list[str]:
     return chosen
 
 
-def randomized_model(run: Run) -> nn.Module:
-    """Return the run's model with random weights, as before training."""
+def randomized_model(run: Run) -> nn.Module | None:
+    """Return the run's model with random weights, as before training; None where it is too large."""
+    if is_foreign(run) and sum(p.numel() for p in run.model.parameters()) > MAX_RANDOMIZED_PARAMETERS:
+        return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOMIZED_SEED)
         if is_foreign(run):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from regard.errors import UserError
 from regard.interop.family_rules import FlatSettings, ModelFamily
 from regard.interop.preprocessor import write_preprocessor
-from regard.tokens.special_tokens import BOS, EOS, MASK_NAME, PAD, SPECIAL_TOKEN_NAMES, UNK, SpecialTokens
+from regard.tokens.special_tokens import BOS, EOS, MASK_NAME, NO_TOKEN, PAD, SPECIAL_TOKEN_NAMES, UNK, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: 
             f"another; start it from a {family.model_type} folder (train.init_from), which brings its tokenizer"
         )
     special_tokens, names = run._special_tokens, special_token_names(tokenizer)
+    if run.recipe.task == "language" and special_tokens.eos != NO_TOKEN:
+        names.setdefault("eos_token", tokenizer.library.id_to_token(special_tokens.eos))
     if family.image_processor:
         names |= clip_end_tokens(run, tokenizer)
     ids = {f"{name}_id": tokenizer.library.token_to_id(text) for name, text in names.items() if name in CONFIG_TOKENS}
@@ -88,7 +90,7 @@ def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: 
     if encoder_decoder or run.recipe.task == "language":
         files["generation_config.json"] = {**ids, **decoder_start, **forced, "suppress_tokens": list(special_tokens.suppressed)}
         if not encoder_decoder:
-            special_tokens = SpecialTokens(prefix=(special_tokens.bos,), suffix=())
+            special_tokens = SpecialTokens(prefix=(special_tokens.bos,) if special_tokens.bos != NO_TOKEN else (), suffix=())
     segments = ["token_type_ids"] if settings.get("segments", 0) > 1 else []
     return files | {
         "tokenizer.json": tokenizer_json(tokenizer, special_tokens),

@@ -257,8 +257,8 @@ def attention_file(run: Run, given: ModelInput, request: request_types.Attention
         if request.format == "attn":
             record_attention(run, given).write(out)
         elif request.view == "beam":
-            if run.task.explains != "translation":
-                raise UserError("view beam: needs a model that translates")
+            if "translate" not in run.task.verbs:
+                raise UserError("view beam: needs a model of ours that translates")
             show_beam_tree(cast(TranslateRun, run), str(given)).save(out)
         else:
             selection = ViewSelection(request.view, request.kind, layer, head, request.token)

@@ -71,8 +71,15 @@ def show_maps(
     )
 
     def page() -> str:
-        place = {"layer": selected.shown_layer, "head": selected.head, "token": selected.token, "group": group}
-        return attention_page(groups, view=PAGE_VIEW.get(view, view), title=title, **place)
+        return attention_page(
+            groups,
+            view=PAGE_VIEW.get(view, view),
+            layer=selected.shown_layer,
+            head=selected.head,
+            token=selected.token,
+            group=group,
+            title=title,
+        )
 
     return InlineFigure(
         description or known,

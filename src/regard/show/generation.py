@@ -17,7 +17,6 @@ from regard.show.inline import InlineFigure
 from regard.show.recording import (
     BUDGET,
     ModelInputs,
-    TokensBySide,
     attention_maps,
     group_layers,
     model_inputs,
@@ -25,7 +24,7 @@ from regard.show.recording import (
     require_attention,
 )
 from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
-from regard.tasks.base import Run
+from regard.tasks.base import Run, TokensBySide
 from regard.tasks.language import LanguageRun
 
 MAX_TOKENS, MAX_ALTERNATIVES = 20, 5

@@ -15,6 +15,7 @@ from regard.attention.recording import AttentionRecording
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
+from regard.show.selection import ATTENTION_KINDS
 from regard.tasks.base import Run, SideTokens, TokensBySide
 from regard.tasks.shared.images import ImageInput
 
@@ -64,6 +65,8 @@ def record_attention(run: Run, text: ImageInput, *, budget: str = BUDGET) -> Rec
 
 def attention_kinds(run: Run) -> list[str]:
     """Return the kinds of attention to choose from; none if there is only one."""
+    if not attention_modules(run.model):  # a model of transformers
+        return list(ATTENTION_KINDS) if run.task.encoder_decoder else []
     patterns = {"cross": "cross", "encoder": r"^encoder\..*self", "decoder": r"^decoder\..*self"}
     found = [kind for kind, pattern in patterns.items() if attention_modules(run.model, kinds=pattern)]
     return found if len(found) > 1 else []

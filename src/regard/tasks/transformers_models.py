@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -312,8 +313,7 @@ def auto_class(config: Any, trust_remote_code: bool) -> Any:
 
 def open_processors(folder: Path, model: Any, options: dict[str, Any]) -> PretrainedParts:
     """Open the tokenizer and image processor that the model reads with."""
-    import transformers
-
+    transformers: Any = import_module("transformers")
     parts, reads = PretrainedParts(model), identify_task(model).reads
     if model.main_input_name not in ("input_ids", "pixel_values"):
         raise ValueError(f"{type(model).__name__} reads {model.main_input_name}; texts and images are read here")

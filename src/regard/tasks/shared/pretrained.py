@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -154,8 +155,7 @@ def max_positions(parts: PretrainedParts) -> int:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the warnings and progress bars of transformers, whose errors are raised anyway."""
-    from transformers.utils import logging as library
-
+    library: Any = import_module("transformers.utils.logging")
     level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
     library.set_verbosity(logging.CRITICAL)
     library.disable_progress_bar()
