@@ -37,6 +37,24 @@ def good(tmp_path_factory, write_huggingface_model, randomize_weights):
         ),
         "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small, num_key_value_heads=3, head_dim=8)),
         "gemma3": transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**small, num_key_value_heads=3, head_dim=8)),
+        "albert": transformers.AlbertForMaskedLM(transformers.AlbertConfig(**small, embedding_size=10)),
+        "modernbert": transformers.ModernBertModel(
+            transformers.ModernBertConfig(**small, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+        ),
+        "mbart": transformers.MBartForConditionalGeneration(
+            transformers.MBartConfig(
+                vocab_size=V,
+                d_model=24,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=3,
+                decoder_attention_heads=3,
+                encoder_ffn_dim=40,
+                decoder_ffn_dim=40,
+                max_position_embeddings=40,
+                decoder_start_token_id=2,
+            )
+        ),
         "marian": transformers.MarianMTModel(
             transformers.MarianConfig(
                 vocab_size=V,
@@ -169,6 +187,21 @@ CORRUPTIONS = {
         "marian",
         config(decoder_attention_heads=4),
         r"decoder_attention_heads = 4: should be 3, as another setting",
+    ),
+    "groups of layers": ("albert", config(num_hidden_groups=2), "num_hidden_groups = 2: is not supported; only 1"),
+    "embeddings of no width": ("albert", config(embedding_size=0), "embedding_size = 0: should be an integer from 1"),
+    "window of no layer": ("modernbert", config(local_attention=-4), "local_attention = -4: should be an integer from 1"),
+    "output without bias": ("modernbert", config(decoder_bias=False), "decoder_bias = False: is not supported; only True"),
+    "rotation by layers": (
+        "modernbert",
+        config(rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 9.0}}),
+        "rope_parameters.full_attention.rope_type = 'yarn': is not supported; only 'default'",
+    ),
+    "language of no token": ("mbart", config(forced_bos_token_id=61), "forced_bos_token_id = 61: should be one of the 61 tokens"),
+    "learned positions absurd": (
+        "mbart",
+        config(max_position_embeddings=30),
+        r"embed_positions.weight has shape \[42, 24\], config.json says \[32, 24\]",
     ),
     "rotation": (
         "llama",
@@ -337,6 +370,9 @@ def test_folders_load_before_they_are_corrupted(good):
         "mistral": "language",
         "qwen3": "language",
         "gemma3": "language",
+        "albert": "masked",
+        "modernbert": "encode",
+        "mbart": "translate",
         "marian": "translate",
     }
 
