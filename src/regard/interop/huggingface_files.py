@@ -75,7 +75,7 @@ def text_files(run: "Run", family: ModelFamily, settings: FlatSettings, config: 
         )
     special_tokens, names = run._special_tokens, special_token_names(tokenizer)
     if run.recipe.task == "language" and special_tokens.eos != NO_TOKEN:
-        names.setdefault("eos_token", tokenizer.library.id_to_token(special_tokens.eos))
+        names.setdefault("eos_token", str(tokenizer.library.id_to_token(special_tokens.eos)))
     if family.image_processor:
         names |= clip_end_tokens(run, tokenizer)
     ids = {f"{name}_id": tokenizer.library.token_to_id(text) for name, text in names.items() if name in CONFIG_TOKENS}

@@ -25,11 +25,12 @@ from regard.show.generation import trace_tokens
 from regard.show.image_attention import show_image_attention
 from regard.show.recording import attention_maps, record_attention
 from regard.show.selection import ViewSelection, resolve_indices, select_group
-from regard.tasks.base import EmbeddedText, Run
+from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.regress import RegressRun
+from regard.tasks.shared.embedding import EmbeddedText
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.shared.requests import StreamResult
 from regard.tasks.text_to_text import TextToTextRun

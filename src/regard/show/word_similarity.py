@@ -9,7 +9,8 @@ import numpy as np
 from regard.errors import UserError
 from regard.show.figures.style import save_figure
 from regard.show.figures.teaching import similarity_figure
-from regard.tasks.base import EmbeddedText, Run
+from regard.tasks.base import Run
+from regard.tasks.shared.embedding import EmbeddedText
 
 CONTEXT_WORDS = 2
 

@@ -16,16 +16,8 @@ from regard.errors import UserError
 from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy, score_answer
-from regard.tasks.base import (
-    HUMAN_CHECK,
-    TEXT_LIMITS,
-    ComparisonRow,
-    EvaluationResult,
-    Run,
-    Task,
-    TaskCard,
-    embed_texts,
-)
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.starters.text_starters import answer_recipe
 from regard.training.losses import SpanLoss
 

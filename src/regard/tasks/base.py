@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -20,13 +20,12 @@ from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_
 from regard.batches.token_store import TokenStore, build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.decoding.batching import SearchParams, batches_by_length
+from regard.decoding.batching import SearchParams
 from regard.decoding.protocol import Hypothesis
-from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
-from regard.recipe import BaseData, DecodeSettings, EncoderModel, Recipe, Settings
+from regard.recipe import BaseData, EncoderModel, Recipe, Settings
 from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
@@ -52,9 +51,6 @@ texts longer than `model.max_length` tokens and unknown characters come out badl
 GENERATED_MISUSE = "Misleading news, impersonation, spam, and any text passed off as a person's."
 """Sentences that several model cards share."""
 EVALUATE_TOKENS = 8192
-EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
-"""A CPU is saturated by fewer tokens, and smaller batches have less padding."""
-POOLS = ("mean", "cls", "words")
 OWN_ENGINE = f"regard-{__version__}"
 Modality = Literal["text", "image"]
 SideTokens = list[list[str]] | dict[str, list[int]]
@@ -79,14 +75,6 @@ class EvaluationResult:
     scores: dict[str, Score]
     by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class EmbeddedText:
-    """Vectors (N, D), and the text, words or image that each one embeds."""
-
-    tokens: list[str]
-    vectors: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -496,80 +484,3 @@ class Run:
     def _causal_inputs(self, ids: Sequence[int]) -> dict[str, Tensor]:
         """Return the inputs of a language model that reads these tokens."""
         return {"target": torch.tensor([list(ids)], device=self.device)}
-
-
-def embed_texts(run: Run, texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-    """Return the vectors of each text in a layer of the encoder; layer 0 is the word embeddings.
-
-    `pool`: one vector per text, the mean of its tokens ("mean") or its first special token ("cls"), or one per word ("words").
-    """
-    if pool not in POOLS:
-        raise UserError(f"--pool {pool}: should be {' or '.join(POOLS)}")
-    if pool == "cls" and not run._special_tokens.prefix:
-        raise UserError(f"--pool cls: {run.folder} reads texts without a special token before them; use --pool mean")
-    ids = run._ids(texts)
-    if not all(ids):
-        raise UserError("an empty text has no vectors; leave it out")
-    word_ids = [found for _, found in run.tokenizers[0].encode_words(texts)] if pool == "words" else []
-    results: list[Any] = [None] * len(texts)
-    budget = EMBED_TOKENS if run.device.type == "cuda" else EMBED_TOKENS_CPU
-    for rows in batches_by_length([len(row) + run._special_tokens.num_added for row in ids], budget):
-        inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), run._special_tokens)
-        with torch.no_grad():
-            layers = run.model.hidden_states(**{name: part.to(run.device) for name, part in inputs.items()})
-        if not -len(layers) <= layer < len(layers):
-            raise UserError(f"--layer {layer}: there are layers 0 (the word embeddings) to {len(layers) - 1}")
-        for i, vectors in zip(rows, layers[layer].float().cpu().numpy()):
-            tokens = vectors[: len(ids[i]) + run._special_tokens.num_added]
-            inside = tokens[len(run._special_tokens.prefix) :][: len(ids[i])]
-            if pool == "words":
-                results[i] = pool_words(texts[i], word_ids[i][: len(inside)], inside)
-            elif pool == "cls":
-                results[i] = EmbeddedText([texts[i]], tokens[:1])
-            else:  # sentence-transformers, and so a Hugging Face folder, averages the special tokens too
-                results[i] = EmbeddedText([texts[i]], (inside if run._huggingface is None else tokens).mean(0, keepdims=True))
-    return results
-
-
-def pool_words(text: str, word_ids: Sequence[int], vectors: np.ndarray) -> EmbeddedText:
-    """Return the mean vector of each word's tokens; a word without tokens has none."""
-    ids, words = np.array(word_ids), text.split()
-    present = sorted(set(word_ids))
-    return EmbeddedText([words[word] for word in present], np.stack([vectors[ids == word].mean(0) for word in present]))
-
-
-class SearchOptions(TypedDict, total=False):
-    """How to search. What is not given, or None, is as in the recipe."""
-
-    beam: int | None
-    length_penalty: float | None
-    max_tokens: int | None
-    number: int
-    """Outputs per input, best first."""
-    temperature: float | None
-    """Sample one output instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
-    top_k: int
-    top_p: float
-    seed: int
-
-
-def search_params(
-    settings: DecodeSettings,
-    *,
-    beam: int | None = None,
-    length_penalty: float | None = None,
-    max_tokens: int | None = None,
-    number: int = 1,
-    temperature: float | None = None,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-) -> SearchParams:
-    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
-    given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
-    changed = {name: value for name, value in given.items() if value is not None}
-    settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
-    if number > settings.beam and temperature is None:
-        raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
-    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)

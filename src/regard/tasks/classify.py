@@ -15,7 +15,8 @@ from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import (
     Prediction,
     classify_inputs,

@@ -23,7 +23,8 @@ from regard.errors import UserError
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import EMBED_TOKENS, ComparisonRow, EmbeddedText, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.embedding import EMBED_TOKENS, EmbeddedText
 from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Prediction, rank_labels
 from regard.tasks.starters.image_starters import contrastive_recipe

@@ -3,7 +3,8 @@
 from regard.models.bert import TextEmbedder
 from regard.models.vit import ImageEmbedder
 from regard.recipe import BaseImageData, EncoderModel, TextData, VitModel
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.images import embed_images, resize_images
 
 

@@ -22,7 +22,8 @@ from regard.errors import UserError
 from regard.models.gpt import Gpt
 from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
-from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.starters.text_starters import language_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 

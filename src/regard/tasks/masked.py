@@ -20,7 +20,8 @@ from regard.errors import UserError
 from regard.models.bert import MaskedLanguageModel
 from regard.recipe import EncoderModel, Masking, Recipe, TextData
 from regard.scoring import Score, accuracy, grouped_accuracy
-from regard.tasks.base import TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard, embed_texts
+from regard.tasks.base import TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.starters.text_starters import masked_recipe
 from regard.tokens.special_tokens import MASK_NAME

@@ -20,17 +20,8 @@ from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import compare_accuracy, grouped_accuracy
-from regard.tasks.base import (
-    HUMAN_CHECK,
-    TEXT_LIMITS,
-    ComparisonRow,
-    EvaluationResult,
-    Run,
-    Size,
-    Task,
-    TaskCard,
-    embed_texts,
-)
+from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.starters.text_starters import tag_recipe
 

@@ -14,7 +14,8 @@ from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
 from regard.recipe import AugmentSettings, ImageTraining
-from regard.tasks.base import EmbeddedText, Run
+from regard.tasks.base import Run
+from regard.tasks.shared.embedding import EmbeddedText
 
 ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
 """A file, the place of its bytes in a file, or the pixels (H, W, 3)."""

@@ -14,10 +14,11 @@ from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer
-from regard.tasks.base import Run, SearchOptions, search_params
+from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
 from regard.tasks.language import GeneratedText, LanguageRun, generated_text, sample_index
 from regard.tasks.shared.images import ImageInput
+from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.translate import TranslateRun, Translation
 from regard.tokens.tokenizer import Tokenizer
 

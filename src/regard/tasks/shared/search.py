@@ -1,0 +1,45 @@
+"""How a run searches for an output: its recipe's settings and what the caller asks for."""
+
+from typing import TypedDict
+
+from regard.decoding.batching import SearchParams
+from regard.decoding.sampling import SamplingParams
+from regard.errors import UserError
+from regard.recipe import DecodeSettings
+
+
+class SearchOptions(TypedDict, total=False):
+    """How to search. What is not given, or None, is as in the recipe."""
+
+    beam: int | None
+    length_penalty: float | None
+    max_tokens: int | None
+    number: int
+    """Outputs per input, best first."""
+    temperature: float | None
+    """Sample one output instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
+    top_k: int
+    top_p: float
+    seed: int
+
+
+def search_params(
+    settings: DecodeSettings,
+    *,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    max_tokens: int | None = None,
+    number: int = 1,
+    temperature: float | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> SearchParams:
+    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
+    given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
+    changed = {name: value for name, value in given.items() if value is not None}
+    settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    if number > settings.beam and temperature is None:
+        raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
+    sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return SearchParams(**settings.model_dump(), num_hypotheses=number, sampling=sampling)
