@@ -10,7 +10,12 @@ RECIPES = {
     "bert": {"task": "masked", "model": STACK},
     "post-norm gpt": {"task": "language", "model": {**STACK, "norm_first": False, "positions": {"kind": "rotary"}}},
 }
-TEXTS = {"gpt": "the goat sees", "bert": "the [MASK] sees the cake", "post-norm gpt": "the goat", "translator": "the goat sees the cake"}
+TEXTS = {
+    "gpt": "the goat sees",
+    "bert": "the [MASK] sees the cake",
+    "post-norm gpt": "the goat",
+    "translator": "the goat sees the cake",
+}
 
 
 @pytest.fixture(scope="session")
@@ -20,5 +25,7 @@ def token_runs(tmp_path_factory, tiny_run):
 
     folder = tmp_path_factory.mktemp("token-runs")
     settings = {"data": WORLD, "tokens": {"size": 300}, "train": SHORT}
-    runs = {name: train({**settings, **recipe}, folder / name.replace(" ", "-"), device="cpu") for name, recipe in RECIPES.items()}
+    runs = {
+        name: train({**settings, **recipe}, folder / name.replace(" ", "-"), device="cpu") for name, recipe in RECIPES.items()
+    }
     return {name: (run, TEXTS[name]) for name, run in {**runs, "translator": tiny_run}.items()}

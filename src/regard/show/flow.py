@@ -29,7 +29,7 @@ NUM_CANDIDATES = 10
 ATTENTION_NAMES = {"self": "self-attention", "cross": "cross-attention", "feed_forward": "feed-forward"}
 POSITION_SENTENCE = "Attention itself sees no order, so a vector that depends on the position alone is added to each token."
 PROJECT_SENTENCES = {
-    "self": "Each head projects every token to a query (what it looks for), a key (what it offers) and a value (what it passes on).",
+    "self": "Each head projects every token to a query (what it looks for), a key (what it offers) and a value (what it gives).",
     "cross": "Queries come from the decoder, keys and values from the output of the encoder.",
 }
 
@@ -191,7 +191,10 @@ def attention_stages(sublayer: SublayerTrace, trace: AttentionTrace, side: str) 
     scores, weights, mixed = numbers(trace.scores), numbers(trace.weights), numbers(trace.mixed)
     x = sublayer.x if sublayer.normed is None else sublayer.normed
     masked = bool(np.isinf(scores).any())
-    symbol, source = ("x" if sublayer.normed is None else "x̂"), ("h" if sublayer.kind == "cross" else "x̂" if sublayer.normed is not None else "x")
+    symbol, source = (
+        ("x" if sublayer.normed is None else "x̂"),
+        ("h" if sublayer.kind == "cross" else "x̂" if sublayer.normed is not None else "x"),
+    )
     yield (
         "projections",
         "queries, keys, values",

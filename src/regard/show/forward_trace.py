@@ -21,7 +21,7 @@ from regard.layers.stack import Stack
 
 
 @dataclass(frozen=True)
-class ModuleCall:
+class RecordedCall:
     """One call of a module: its arguments and its output."""
 
     module: nn.Module
@@ -34,7 +34,7 @@ class ModuleCall:
 class AttentionTrace:
     """The parts of an attention sub-layer, of a batch of one: q (H, T, K), k and v (G, S, ·), mixed (H, T, J), output (T, D)."""
 
-    call: ModuleCall
+    call: RecordedCall
     output: Tensor
 
     @property
@@ -86,7 +86,7 @@ class AttentionTrace:
 
 @dataclass(frozen=True)
 class SublayerTrace:
-    """A sub-layer and its residual connection: x (T, D) before, `normed` with the norm first, `added`, the sum, and the result."""
+    """A sub-layer and its residual connection: x (T, D) before, `normed` with the norm first, `added`, the sum, the result."""
 
     kind: str
     """"self", "cross" or "feed_forward"."""
@@ -107,7 +107,7 @@ class BlockCalls:
     """The calls of the parts of one block, by name, in one forward pass."""
 
     block: Block
-    calls: dict[str, ModuleCall] = field(default_factory=dict)
+    calls: dict[str, RecordedCall] = field(default_factory=dict)
 
     def sublayers(self) -> list[SublayerTrace]:
         kinds = [kind for kind in ("self", "cross", "feed_forward") if f"{kind}_residual" in self.calls]
@@ -145,7 +145,7 @@ class StackTrace:
     stack: Stack
     embedded: Tensor | None = None
     blocks: list[BlockCalls] = field(default_factory=list)
-    final: ModuleCall | None = None
+    final: RecordedCall | None = None
 
     @property
     def entering(self) -> Tensor:
@@ -188,14 +188,17 @@ def record_stack(trace: StackTrace) -> Iterator[None]:
     def leave_part(name: str) -> Any:
         def leave(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
             if trace.blocks:
-                trace.blocks[-1].calls[name] = ModuleCall(module, given, options, output)
+                trace.blocks[-1].calls[name] = RecordedCall(module, given, options, output)
 
         return leave
 
     def leave_norm(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        trace.final = ModuleCall(module, given, {}, output)
+        trace.final = RecordedCall(module, given, {}, output)
 
-    handles = [trace.stack.register_forward_pre_hook(enter_stack, with_kwargs=True), trace.stack.norm.register_forward_hook(leave_norm)]
+    handles = [
+        trace.stack.register_forward_pre_hook(enter_stack, with_kwargs=True),
+        trace.stack.norm.register_forward_hook(leave_norm),
+    ]
     hooked: set[int] = set()
     for block in trace.stack.layers():
         handles.append(block.register_forward_pre_hook(enter_block))

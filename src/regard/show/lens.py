@@ -64,8 +64,8 @@ def lens_inputs(run: Run, text: str) -> ModelInputs:
     """Return the inputs of a model that has a lens."""
     if not hasattr(run.model, "output_stack"):
         raise UserError(
-            f"--view lens: {run.folder} {run.task.does}; the logit lens is for Transformers that predict tokens: language models, "
-            "masked language models and translators of this package, or Hugging Face folders of its families"
+            f"--view lens: {run.folder} {run.task.does}; the logit lens is for Transformers that predict tokens: language "
+            "models, masked language models and translators of this package, or Hugging Face folders of its families"
         )
     return model_inputs(run, text)
 

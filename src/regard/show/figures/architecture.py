@@ -77,7 +77,9 @@ def stack_height(stack: StackDiagram) -> float:
     return boxes * (HIGH + GAP) + 4 * GAP
 
 
-def draw_stack(axes: Axes, stack: StackDiagram, left: float, source: tuple[float, float] | None, returns: str) -> tuple[float, float]:
+def draw_stack(
+    axes: Axes, stack: StackDiagram, left: float, source: tuple[float, float] | None, returns: str
+) -> tuple[float, float]:
     """Draw one stack from the bottom up; return the point where its output leaves it."""
     middle, y = left + WIDTH / 2, 0.28
     axes.text(middle, y - 0.16, stack.reads, ha="center", va="center", fontsize=style.BODY, parse_math=False)
@@ -100,7 +102,13 @@ def draw_stack(axes: Axes, stack: StackDiagram, left: float, source: tuple[float
     frame.set(facecolor="none", edgecolor=style.MUTED, linestyle=(0, (4, 3)), linewidth=0.9)
     axes.add_patch(frame)
     axes.text(
-        left - RAIL - 0.08, (bottom + y) / 2, f"{stack.layers} ×", ha="right", va="center", fontsize=style.TITLE, fontweight="bold"
+        left - RAIL - 0.08,
+        (bottom + y) / 2,
+        f"{stack.layers} ×",
+        ha="right",
+        va="center",
+        fontsize=style.TITLE,
+        fontweight="bold",
     )
     axes.text(left + WIDTH + RAIL - 0.06, y - 0.05, stack.name, ha="right", va="top", fontsize=style.SMALL, color=style.MUTED)
     for box in stack.above:
@@ -119,7 +127,9 @@ def draw_box(axes: Axes, box: Box, left: float, y: float) -> float:
     axes.add_patch(patch)
     middle, at = left + WIDTH / 2, y + GAP + HIGH / 2
     axes.text(middle, at + (0.075 if box.shape else 0), box.name, ha="center", va="center", fontsize=style.BODY, parse_math=False)
-    axes.text(middle, at - 0.1, box.shape, ha="center", va="center", fontsize=style.SMALL - 1, color=style.MUTED, parse_math=False)
+    axes.text(
+        middle, at - 0.1, box.shape, ha="center", va="center", fontsize=style.SMALL - 1, color=style.MUTED, parse_math=False
+    )
     return y + GAP + HIGH
 
 
@@ -145,4 +155,6 @@ def draw_source(axes: Axes, source: tuple[float, float], left: float, at: float)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str = style.TEXT) -> None:
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=7, color=colour, linewidth=0.9, shrinkA=0, shrinkB=0))
+    axes.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=7, color=colour, linewidth=0.9, shrinkA=0, shrinkB=0)
+    )

@@ -186,8 +186,8 @@ def attention_page(
 
 
 def script_page(title: str, body: str, data: Any, script: str, css: str = "", start: str = "") -> str:
-    """Return a self-contained page whose script, a file of show/web, draws the data; `start` calls it, where it is shared with the
-    page of the server."""
+    """Return a self-contained page whose script, a file of show/web, draws the data; `start` calls it, where it is shared with
+    the page of the server."""
     encoded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")  # no word can end the script
     content = (
         f'<h1>{escape(title)}</h1>\n{body}<script type="application/json" id="data">{encoded}</script>\n'

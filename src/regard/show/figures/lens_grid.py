@@ -93,10 +93,19 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
         for column, position in enumerate(shown):
             colour = style.PAPER if values[row, column] > 0.5 else style.TEXT
             axes.text(
-                column + 0.5, row + 0.53, words[row][column], ha="center", va="center", fontsize=FONT, color=colour, parse_math=False
+                column + 0.5,
+                row + 0.53,
+                words[row][column],
+                ha="center",
+                va="center",
+                fontsize=FONT,
+                color=colour,
+                parse_math=False,
             )
             if lens.cells[layer][position].agrees:
-                axes.add_patch(Rectangle((column + 0.02, row + 0.05), 0.96, 0.9, fill=False, edgecolor=style.OUTLINE, linewidth=1))
+                axes.add_patch(
+                    Rectangle((column + 0.02, row + 0.05), 0.96, 0.9, fill=False, edgecolor=style.OUTLINE, linewidth=1)
+                )
     for y, name, side in ((top - 0.13, "predicts", above), (top + high + 0.14, "reads", below)):
         style.draw_text(figure, left - GAP, y, name, ha="right", fontsize=FONT, color=style.MUTED)
         for column, word in enumerate(side):
@@ -104,7 +113,14 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
             style.draw_text(figure, left + (column + 0.5) * wide, y, word, ha="center", fontsize=FONT, fontweight=weight)
     draw_colour_bar(style.axes_at(figure, left + len(shown) * wide + 2 * GAP, top, BAR, max(min(high, 2.4), 1.15)), 1.0)
     style.draw_text(
-        figure, style.MARGIN, top + max(high, 1.15) + 0.3, note, fontsize=style.SMALL, color=style.MUTED, va="top", linespacing=1.25
+        figure,
+        style.MARGIN,
+        top + max(high, 1.15) + 0.3,
+        note,
+        fontsize=style.SMALL,
+        color=style.MUTED,
+        va="top",
+        linespacing=1.25,
     )
     return figure
 
