@@ -4,6 +4,7 @@ After Transformer Explainer (Cho et al. 2024), which shows GPT-2; here for any d
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from regard.show.model_structure import describe_model
 from regard.show.recording import ModelInputs, model_inputs
 from regard.show.selection import ViewSelection, pluralize, token_index
 from regard.tasks.base import Run
+from regard.tasks.masked import MaskedRun
 
 MAX_NUMBERS = 6_000_000
 """In a page, 12 MB of them."""
@@ -112,7 +114,18 @@ def build_flow(inputs: ModelInputs, trace: ForwardTrace) -> ModelFlow:
         pluralize(first.self_attention.heads, "head"),
         f"width {trace.stacks[-1].entering.size(-1)}",
     ]
-    return ModelFlow(", ".join(facts), sides, ids, stages, heads, facts)
+    return ModelFlow(", ".join(facts), sides, ids, stages, heads, {side: focus(inputs, side) for side in sides})
+
+
+def focus(inputs: ModelInputs, side: str) -> int:
+    """Return the token to look at first: the mask, the last of a prompt, else the one in the middle."""
+    run, tokens = inputs.run, inputs.tokens[side]
+    if run.task.explains == "masked_token":
+        ids = inputs.inputs["source"][0].tolist()
+        mask = cast(MaskedRun, run)._mask_id
+        return ids.index(mask) if mask in ids else len(ids) // 2
+    assert isinstance(tokens, list)
+    return len(tokens[0]) - 1 if run.task.decoder_only else len(tokens[0]) // 2
 
 
 def stack_stages(trace: StackTrace, part: str, side: str) -> list[Stage]:
@@ -214,7 +227,7 @@ def attention_stages(sublayer: SublayerTrace, trace: AttentionTrace, side: str) 
         "scores",
         "Every query is compared with every key by a dot product: the better they match, the higher the score." + hidden,
         f"s = {trace.formula}{bias}",
-        [Panel("q", q, side), Panel("k", k, keys, operator="·"), Panel("s", scores, side, keys, "=", "scores")],
+        [Panel("q", q, side), Panel("k", k, keys, operator="×"), Panel("s", scores, side, keys, "=", "scores")],
     )
     yield (
         "softmax",
@@ -230,7 +243,7 @@ def attention_stages(sublayer: SublayerTrace, trace: AttentionTrace, side: str) 
         "z = w v",
         [
             Panel("w", weights, side, keys, kind="weights"),
-            Panel("v", v, keys, operator="·"),
+            Panel("v", v, keys, operator="×"),
             Panel("z", mixed, side, operator="="),
         ],
     )

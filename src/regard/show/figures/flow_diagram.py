@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Panel:
     columns: str = ""
     """The side whose tokens are the columns; empty where columns are components of a vector."""
     operator: str = ""
-    """Written before it: "+", "=", "→", "·"."""
+    """Written before it: "+", "=", "→", "×"."""
     kind: PanelKind = "signed"
 
     @property
@@ -79,7 +79,8 @@ class ModelFlow:
     ids: Mapping[str, Sequence[int]]
     stages: Sequence[Stage]
     heads: int
-    facts: Sequence[str] = field(default_factory=list)
+    focus: Mapping[str, int]
+    """The token of each side that is selected first."""
 
     def find(self, name: str, *, layer: int | None = None, part: str | None = None, sublayer: str | None = None) -> Stage:
         """Return the first stage with this name, and where given, of this layer, part and sub-layer."""
@@ -124,7 +125,7 @@ def flow_data(flow: ModelFlow) -> dict[str, Any]:
         "sides": {name: [label(word, 24) for word in words] for name, words in flow.sides.items()},
         "ids": {name: list(ids) for name, ids in flow.ids.items()},
         "heads": flow.heads,
-        "facts": list(flow.facts),
+        "focus": dict(flow.focus),
         "headColours": head_colours(flow.heads),
         "signed": encode_bytes(np.round(style.diverging_colormap()(np.arange(255))[:, :3] * 255)),
         "ramp": encode_bytes(np.round(style.sequential_colormap()(np.arange(256))[:, :3] * 255)),

@@ -1,7 +1,8 @@
 // The flow view: one text through a model, stage by stage; shared by the pages that `regard show` writes and by the page of the server.
 // Every number is the model's own. Words reach the page as textContent alone.
 
-const FLOW_ROW = rows => rows <= 8 ? 34 : rows <= 14 ? 28 : rows <= 24 ? 22 : rows <= 40 ? 16 : 11;
+// Pixels of a row, so that a panel takes at most about two fifths of the window.
+const FLOW_ROW = rows => Math.max(10, Math.min(rows <= 8 ? 36 : 28, Math.floor(0.4 * innerHeight / rows)));
 const FLOW_DURATION = 650;
 
 // Half-precision floats, little-endian, in base64.
@@ -48,7 +49,7 @@ function panelScale(panel, view) {
 export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchange = () => {} } = {}) {
   const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
   const [signed, ramp] = [bytes(data.signed), bytes(data.ramp)], stages = data.stages, last = stages.length - 1;
-  const mainSide = stages[last].panels[0].rows, at = { stage: Math.min(stage, last), head, token: token ?? data.sides[mainSide].length - 1 };
+  const at = { stage: Math.min(stage, last), head, token: token ?? data.focus[stages[Math.min(stage, last)].panels[0].rows] };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let playing = null;
   box.replaceChildren();
@@ -63,7 +64,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     made.addEventListener("click", act);
     return made;
   };
-  const first = button(steps, "⏮", "first stage (Home)", () => go(0)), back = button(steps, "◀", "previous stage (←)", () => go(at.stage - 1));
+  const first = button(steps, "|◀", "first stage (Home)", () => go(0)), back = button(steps, "◀", "previous stage (←)", () => go(at.stage - 1));
   const next = button(steps, "▶", "next stage (→)", () => go(at.stage + 1), "flow-next");
   const play = button(steps, "play", "play or pause (space)", () => toggle());
   const count = flowNode("span", "flow-count", "", steps);
@@ -133,7 +134,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     flowNode("p", "flow-place", place || data.name, main);
     flowNode("h2", "", one.title, main);
     flowNode("p", "flow-sentence", one.sentence, main);
-    flowNode("p", "flow-equation", one.equation, main);
+    writeEquation(flowNode("p", "flow-equation", undefined, main), one.equation);
     const row = flowNode("div", "flow-panels", undefined, main);
     one.panels.forEach((panel, i) => drawPanel(row, panel, i, one.panels[i - 1], animate && !still && i === one.panels.length - 1, animate && !still));
     if (one.candidates) drawCandidates(row, one.candidates);
@@ -142,20 +143,46 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     onchange({ ...at });
   }
 
+  const hasLabels = (panel, before) => !before || before.rows !== panel.rows || Boolean(panel.columns);
+
+  // Pixels of a column: the panels of a stage fit side by side where the window has room.
+  function cellWidth(panel, view) {
+    const all = stages[at.stage].panels, square = one => Math.max(9, Math.min(44, Math.min(360, main.clientWidth - 110) / panelView(one, 0).columns));
+    if (panel.columns) return square(panel);
+    const labels = one => Math.max(...data.sides[one.rows].map(word => word.length)) * 9.5 + 8;
+    const fixed = all.reduce((sum, one, i) => sum + 50 + (hasLabels(one, all[i - 1]) ? labels(one) : 0)
+      + (one.columns ? panelView(one, 0).columns * square(one) + 25 : 0), 0);
+    const room = (main.clientWidth - fixed) / all.filter(one => !one.columns).length;
+    return Math.max(Math.min(150, main.clientWidth - 110), Math.min(room, 440)) / view.columns;
+  }
+
+  // W_Q is written with a subscript.
+  function writeEquation(line, text) {
+    for (const part of text.split(/(_[A-Za-z0-9]+)/)) {
+      if (part.startsWith("_")) flowNode("sub", "", part.slice(1), line); else line.append(part);
+    }
+  }
+
   function drawPanel(row, panel, index, before, reveal, animate) {
     const view = panelView(panel, at.head), tall = FLOW_ROW(Math.max(...stages[at.stage].panels.map(one => panelView(one, 0).rows)));
-    const wide = panel.columns ? Math.max(tall, Math.min(46, 340 / view.columns)) : Math.max(1, Math.min(tall, 230 / view.columns));
+    const all = stages[at.stage].panels, wide = cellWidth(panel, view);
+    const isQuery = panel.rows === all[0].rows && !(all.length === 3 && index === 1 && all.some(one => one.columns));
     const holder = flowNode("figure", "flow-panel", undefined, row), caption = flowNode("figcaption", "", undefined, holder);
     if (animate) holder.style.animationDelay = `${index * 160}ms`; else holder.style.animation = "none";
     if (panel.operator) flowNode("span", "flow-operator", panel.operator, holder).style.height = `${view.rows * tall}px`;
     flowNode("b", "", panel.symbol, caption);
     if (panel.shape.length === 3) { const mark = flowNode("i", "flow-mark", `head ${Math.min(at.head, panel.shape[0] - 1) + 1}`, caption); mark.style.setProperty("--head", data.headColours[at.head]); }
     flowNode("span", "", `${view.rows} × ${view.columns}`, caption);
+    const sum = all.some(one => one.operator === "+");  // what is added is drawn on one scale
+    const scale = sum ? Math.max(...all.map(one => panelScale(one, panelView(one, at.head)))) : panelScale(panel, view), legend = flowNode("div", `flow-legend ${panel.kind}`, undefined, holder);
+    flowNode("span", "", panel.kind === "weights" ? "0" : flowNumber(-scale), legend);
+    flowNode("i", "", undefined, legend);
+    flowNode("span", "", panel.kind === "weights" ? "1" : flowNumber(scale), legend);
     const body = flowNode("div", "flow-body", undefined, holder);
-    if (!before || before.rows !== panel.rows || panel.columns) {
+    if (hasLabels(panel, before)) {
       const labels = flowNode("div", "flow-labels", undefined, body);
       data.sides[panel.rows].forEach((word, i) => {
-        const label = flowNode("span", i === tokenOf(panel.rows) && panel.rows === stages[at.stage].panels[0].rows ? "on" : "", word, labels);
+        const label = flowNode("span", i === tokenOf(panel.rows) && isQuery ? "on" : "", word, labels);
         label.style.height = label.style.lineHeight = `${tall}px`;
         label.style.fontSize = `${Math.min(17, tall * 0.62)}px`;
       });
@@ -166,7 +193,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     Object.assign(canvas.style, { width: `${W}px`, height: `${H}px` });
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${panel.symbol}, ${view.rows} by ${view.columns}`);
-    const context = canvas.getContext("2d"), scale = panelScale(panel, view);
+    const context = canvas.getContext("2d");
     context.scale(sharp, sharp);
     const paintRow = t => { for (let s = 0; s < view.columns; s++) paintCell(context, panel, view.value(t, s), scale, s * wide, t * tall, wide, tall); };
     if (!reveal) for (let t = 0; t < view.rows; t++) paintRow(t);
@@ -180,7 +207,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
       };
       requestAnimationFrame(tick);
     }
-    if (panel.rows === stages[at.stage].panels[0].rows) {
+    if (isQuery) {
       const mark = flowNode("i", "flow-row", undefined, frame);
       Object.assign(mark.style, { top: `${tokenOf(panel.rows) * tall}px`, height: `${tall}px` });
     }
@@ -193,7 +220,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
       if (t < 0 || s < 0 || t >= view.rows || s >= view.columns) return;
       canvas.title = `${panel.symbol}[${data.sides[panel.rows][t]}, ${panel.columns ? data.sides[panel.columns][s] : s + 1}] = ${flowNumber(view.value(t, s))}`;
     });
-    canvas.addEventListener("click", event => { if (panel.rows === stages[at.stage].panels[0].rows) { at.token = Math.floor(event.offsetY / tall); draw(false); } });
+    canvas.addEventListener("click", event => { if (isQuery) { at.token = Math.floor(event.offsetY / tall); draw(false); } });
   }
 
   function paintCell(context, panel, value, scale, x, y, wide, tall) {
@@ -280,7 +307,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     const target = Math.max(0, Math.min(last, to)), moved = target !== at.stage;
     const from = stages[at.stage].panels[0].rows;
     at.stage = target;
-    if (from !== stages[target].panels[0].rows) at.token = data.sides[stages[target].panels[0].rows].length - 1;
+    if (from !== stages[target].panels[0].rows) at.token = data.focus[stages[target].panels[0].rows];
     draw(moved);
   }
   function toggle(on = playing === null) {
