@@ -30,7 +30,7 @@ def _content(examples: Examples | TaskMixture) -> Iterable[tuple[str, Iterable[o
             yield name, [fingerprint(part)]
         return
     for name in (part.name for part in fields(examples) if part.name not in NOT_CONTENT):
-        is_images = isinstance(examples, ImageExamples) and name == "images"
-        yield name, examples.digests if is_images else getattr(examples, name)  # type: ignore[union-attr]
+        values = examples.digests if isinstance(examples, ImageExamples) and name == "images" else getattr(examples, name)
+        yield name, values
     if isinstance(examples, TextLines):
         yield "documents", examples.documents()
