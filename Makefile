@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 # models of other libraries that the tests watch; apart from the rest, because transformers imports any torchvision that it finds
-FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 ftfy==6.3.1 wcwidth
+FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 diffusers==0.42.1 ftfy==6.3.1 wcwidth
 DEV := $(VENV)/.dev
 # a process that is killed fails its test by name; replaced, the others would wait for it forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
