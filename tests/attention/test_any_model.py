@@ -1,8 +1,8 @@
 """`watch` sees the attention of models that others wrote, without changing one bit of their output.
 
 Every row of the table in docs/any-model.md is a test: `python tests/attention/test_any_model.py` writes the table. timm,
-torchvision, open_clip and diffusers come from a folder of their own (`make dev` installs it): torchvision's wheel needs its compiled
-operators only for detection, and transformers would import it wherever it finds it.
+torchvision, open_clip and diffusers come from a folder of their own (`make dev` installs it): torchvision's wheel needs its
+compiled operators only for detection, and transformers would import it wherever it finds it.
 """
 
 import importlib

@@ -113,7 +113,7 @@ def test_flex_attention_gives_the_weights_of_eager_attention():
 def test_attention_sinks_are_refused_where_they_cannot_be_seen():
     model = build("llama")
     model.set_attn_implementation("opaque")
-    with pytest.raises(UserError, match="sinks.*eager"), watch(model):
+    with pytest.raises(UserError, match=r"sinks.*eager"), watch(model):
         model(IDS, s_aux=torch.zeros(4))
 
 
