@@ -18,7 +18,7 @@ from regard.show.figures.flow_diagram import Candidates, ModelFlow, Panel, Stage
 from regard.show.figures.labels import clean, shorten
 from regard.show.forward_trace import AttentionTrace, BlockCalls, ForwardTrace, StackTrace, SublayerTrace, trace_forward
 from regard.show.inline import InlineFigure
-from regard.show.lens import lens_labels
+from regard.show.lens import has_lens, lens_labels
 from regard.show.model_structure import describe_model
 from regard.show.recording import ModelInputs, model_inputs
 from regard.show.selection import ViewSelection, pluralize, token_index
@@ -72,10 +72,14 @@ def first_stage(flow: ModelFlow, selection: ViewSelection) -> int:
     raise UserError(f"--layer {selection.layer or 1}: this model has no such layer or attention; leave out --layer and --kind")
 
 
+def has_flow(run: Run) -> bool:
+    """Return whether a run's model predicts tokens from blocks that are applied once each."""
+    return has_lens(run) and not any(isinstance(module, UniversalStack) for module in run.model.modules())
+
+
 def record_flow(run: Run, text: str) -> ModelFlow:
     """Run the model on a text, with a translator also on its own output, and return every stage."""
-    stacks = [module for module in run.model.modules() if isinstance(module, UniversalStack)]
-    if not hasattr(run.model, "output_stack") or stacks:
+    if not has_flow(run):
         raise UserError(
             f"--view flow: {run.folder} {run.task.does}; the flow view is for Transformers that predict tokens: language models, "
             "masked language models and translators of this package, or Hugging Face folders of its families"

@@ -60,9 +60,14 @@ def logit_lens(run: Run, text: str) -> LogitLens:
     )
 
 
+def has_lens(run: Run) -> bool:
+    """Return whether a run's model predicts tokens from the output of a stack of blocks."""
+    return hasattr(run.model, "output_stack")
+
+
 def lens_inputs(run: Run, text: str) -> ModelInputs:
     """Return the inputs of a model that has a lens."""
-    if not hasattr(run.model, "output_stack"):
+    if not has_lens(run):
         raise UserError(
             f"--view lens: {run.folder} {run.task.does}; the logit lens is for Transformers that predict tokens: language "
             "models, masked language models and translators of this package, or Hugging Face folders of its families"
