@@ -26,7 +26,7 @@ from regard.tasks.base import Run
 JOIN_SECONDS = 1.0
 """Time for the workers to end when the server stops: a running job cannot be interrupted."""
 PAGE_FOLDER = Path(__file__).parent / "page"
-SHARED_FILES = ("drawing.js", "lens_grid.js", "lens_grid.css", "flow_diagram.js", "flow_diagram.css")
+SHARED_FILES = ("drawing.js",)
 """Scripts and style sheets of show/web, which the pages that `regard show` writes have too."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -98,7 +98,9 @@ def add_health_routes(app: FastAPI) -> None:
 
 def page_files() -> dict[str, Path]:
     """Return the files of the page by name: its own, and the drawing functions that exported pages use too."""
-    return {path.name: path for path in [*PAGE_FOLDER.iterdir(), *(WEB / name for name in SHARED_FILES)] if path.suffix in MEDIA_TYPES}
+    return {
+        path.name: path for path in [*PAGE_FOLDER.iterdir(), *(WEB / name for name in SHARED_FILES)] if path.suffix in MEDIA_TYPES
+    }
 
 
 def add_page(app: FastAPI) -> None:
