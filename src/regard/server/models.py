@@ -15,6 +15,8 @@ from regard.server.metrics import Metrics
 from regard.server.response_types import ModelInfo
 from regard.server.settings import ServerSettings
 from regard.server.worker import DECODING_VERBS, Worker
+from regard.show.flow import has_flow
+from regard.show.lens import has_lens
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
@@ -119,6 +121,8 @@ def supported_verbs(run: Run, has_attention: bool) -> list[str]:
     others = {
         "attention": has_attention,
         "explain": run.task.explains is not None,
+        "lens": has_lens(run),
+        "flow": has_flow(run),
         "completions": "generate" in verbs,
         "chat/completions": chat_template(run) is not None,
         "embeddings": "embed" in verbs and "text" in run.task.reads,
