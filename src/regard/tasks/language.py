@@ -1,5 +1,6 @@
 """Language modelling: predict the next token, generate text from a prompt."""
 
+import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -16,6 +17,7 @@ from regard.corpus.examples import TextLines
 from regard.decoding.batching import batches_by_length
 from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
+from regard.decoding.protocol import NO_OUTPUT
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
@@ -259,7 +261,9 @@ def sample_index(prompt: int, sample: int) -> int:
 
 
 def generated_text(streamer: TextStreamer) -> GeneratedText:
-    """Return what a streamer has received so far."""
+    """Return what a streamer has received so far; refuse a text of no probability."""
+    if math.isnan(streamer.log_probability):
+        raise UserError(NO_OUTPUT)
     return GeneratedText(streamer.prompt + streamer.text, streamer.text, streamer.log_probability, streamer.tokens)
 
 

@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+from pydantic import ValidationError
+
 from regard.decoding.batching import SearchParams
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
@@ -40,7 +42,13 @@ def search_params(
     number = 1 if number is None else number
     given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
     changed = {name: value for name, value in given.items() if value is not None}
-    settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    try:
+        settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"{problem['loc'][0]} = {problem['input']}: {problem['msg'].lower()}") from None
+    if number < 1:
+        raise UserError(f"number = {number}: must be at least 1")
     if number > settings.beam and temperature is None:
         raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
     sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
