@@ -14,6 +14,7 @@ from regard.files import atomic_folder, require_new_folder
 from regard.interop.convert import is_huggingface_folder, run_family
 from regard.interop.family_rules import TensorRule
 from regard.layers.lora import is_adapter
+from regard.recipe import LoraSettings
 
 if TYPE_CHECKING:
     from regard.tasks.base import Run
@@ -66,7 +67,13 @@ def write_peft_adapter(run: "Run", path: str | Path) -> Path:
         ranks[module] = len(A)
         tensors |= {f"{module}.lora_A.weight": A, f"{module}.lora_B.weight": B}
     transposed = any(rule.transposed for chunks in layers.values() for rule, *_ in chunks)
-    config = adapter_config(run, ranks, saved, transposed)
+    config = {
+        "task_type": TASK_TYPES.get(run.recipe.task),
+        "base_model_name_or_path": source.run,
+        "fan_in_fan_out": transposed,
+        "modules_to_save": saved or None,
+        **adapter_config(lora, ranks),
+    }
     with atomic_folder(folder) as aside:
         (aside / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, aside / "adapter_model.safetensors")
@@ -86,22 +93,18 @@ def join_chunks(chunks: Chunks) -> tuple[Tensor, Tensor]:
     return torch.cat([A for _, A, _ in chunks]), joined
 
 
-def adapter_config(run: "Run", ranks: dict[str, int], saved: list[str], transposed: bool) -> dict[str, Any]:
-    """Return adapter_config.json; a layer that holds several of ours has their ranks together, at the same scale alpha / rank."""
-    lora = run.recipe.train.lora
+def adapter_config(lora: LoraSettings, ranks: dict[str, int]) -> dict[str, Any]:
+    """Return the adapter's part of adapter_config.json, given the rank of each layer. A layer that holds several of ours has
+    their ranks together, at the same scale alpha / rank."""
     larger = {module: rank for module, rank in ranks.items() if rank != lora.rank}
     return {
         "peft_type": "LORA",
-        "task_type": TASK_TYPES.get(run.recipe.task),
-        "base_model_name_or_path": run.recipe.train.init_from.run,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
         "target_modules": sorted(ranks),
-        "modules_to_save": saved or None,
         "rank_pattern": larger,
         "alpha_pattern": {module: lora.alpha * rank / lora.rank for module, rank in larger.items()},
-        "fan_in_fan_out": transposed,
         "bias": "none",
         "inference_mode": True,
     }
