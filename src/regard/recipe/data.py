@@ -120,13 +120,13 @@ class Data(BaseData):
 
 
 class PairData(Data):
-    """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
-    sentences and their translations."""
+    """Parallel text: two aligned files (source, target), or one table: .tsv, .csv or .jsonl, each plain, .gz or .xz, or .parquet,
+    .arrow or .feather. From a world, its sentences and their translations."""
 
     columns: tuple[int | str, int | str] = (0, 1)
-    """Source and target column of a .tsv: numbers from 0, or names in its first line."""
+    """Source and target column of a table: numbers from 0 (.tsv, .csv), or names; `translation.en` is a field of a field."""
     fields: tuple[str, str] = ("source", "target")
-    """Source and target field of a .jsonl."""
+    """Source and target field of a .jsonl, in the same way."""
     reverse: bool = False
     """Translate from the target into the source."""
 
@@ -140,14 +140,15 @@ class PairData(Data):
 
 
 class TextData(Data):
-    """Text files, or a column of .tsv or .jsonl files; each plain, .gz or .xz. From a world, its sentences in one language."""
+    """Text files, or a column of tables (as for the task translate); each plain, .gz or .xz. From a world, its sentences in one
+    language."""
 
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
     overlap: int = Field(0, ge=0)
     """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
-    """Read this column of .tsv or .jsonl files: its number from 0, or its name."""
+    """Read this column of tables: its number from 0 (.tsv, .csv), or its name."""
     language: Literal["source", "target", "both"] = "source"
     """Language of a world; with `both`, every sentence is followed by its translation."""
     too_long: Literal["error", "drop", "truncate", "split"] = "drop"  # type: ignore[assignment]
@@ -168,11 +169,11 @@ class TextData(Data):
 
 
 class LabelledData(Data):
-    """Texts with labels: .tsv or .jsonl files, each plain, .gz or .xz. From a world, sentences with an "it", labelled with the
-    gender of its antecedent."""
+    """Texts with labels: .tsv, .csv or .jsonl files, each plain, .gz or .xz, or .parquet, .arrow or .feather. From a world,
+    sentences with an "it", labelled with the gender of its antecedent."""
 
     text: int | str = 0
-    """The column of the text: its number from 0, or its name in the first line of a .tsv or in a .jsonl."""
+    """The column of the text: its number from 0, or its name in the first line of a .tsv or .csv or in any other table."""
     text_pair: int | str | None = None
     """The column of a second text, for pairs."""
     label: int | str = 1
