@@ -94,7 +94,7 @@ class Data(BaseData):
     """Take the data from an embedded world instead of files."""
     held_out: int = Field(0, ge=0)
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
-    examples of one (source) text stay together."""
+    examples of one (source) text stay together. Of a stream, its last lines."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
 
@@ -145,6 +145,9 @@ class TextData(Data):
 
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    held_out_documents: bool = False
+    """`held_out` takes whole documents (lines without an empty line between them) with at least so many lines, so that held-out
+    lines still follow one another. `masking.next_sentence` sets it. Of a stream, the last lines are held out in any case."""
     overlap: int = Field(0, ge=0)
     """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
@@ -159,8 +162,6 @@ class TextData(Data):
 
     @model_validator(mode="after")
     def check_stream(self) -> "TextData":
-        if self.stream and self.held_out:
-            raise ValueError("data.held_out holds out lines, and a stream has none: give data.valid")
         if self.stream and self.pack:
             raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
         if self.overlap and not self.stream:

@@ -20,6 +20,7 @@ from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, R
 from regard.tasks.masked import MASK_PATTERN, FilledText
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
+from regard.tasks.starters.text_starters import span_corruption_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 
@@ -120,6 +121,7 @@ SPAN_CORRUPTION = Task(
     verbs=("fill", "embed"),
     encoder_decoder=True,
     model_sizes=lambda recipe, vocabulary: vocabulary,
+    starter=span_corruption_recipe,
     card=TaskCard(
         uses="Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
         misuses=GENERATED_MISUSE,

@@ -42,7 +42,7 @@ from regard.scoring.alignment import sharpest_layer
 from regard.tasks.base import HUMAN_CHECK, OWN_ENGINE, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.search import SearchOptions, search_params
-from regard.tasks.starters.text_starters import translate_recipe
+from regard.tasks.starters.pair_starters import translate_recipe
 from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
