@@ -349,9 +349,9 @@ def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, tas
     [
         ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the image path file or file_name or image, and the captions"),
         ("a.jsonl", "[1]\n", "is not a JSON object"),
-        ("a.jsonl", "{\n", "is not a JSON object"),
+        ("a.jsonl", "{\n", "a.jsonl:1 is not JSON"),
         ("a.tsv", "a.png\n", "captions are expected from column 1 on"),
-        ("a.txt", "a.png a dog\n", "give a .tsv or .jsonl"),
+        ("a.txt", "a.png a dog\n", "give a table"),
     ],
 )
 def test_starter_recipe_of_an_invalid_caption_file_is_refused(tmp_path, name, content, message):
