@@ -12,7 +12,7 @@ from regard.run.train import train
 from regard.tasks import parse_recipe, starter_recipe
 from regard.tasks.starters.starter import Starter, StarterOptions
 
-WORDS = "a film with good actors and a story that no one will forget".split()
+WORDS = ["a", "film", "with", "good", "actors", "and", "a", "story", "that", "no", "one", "will", "forget"]
 
 
 def text(i, number=8):
