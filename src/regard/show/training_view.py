@@ -21,7 +21,7 @@ from regard.distributed import world_size
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.show.figures.labels import label
-from regard.show.figures.training_page import training_page
+from regard.show.figures.training_page import MAX_SNAPSHOTS, thin_out, training_page
 from regard.show.recording import attention_maps, record_attention
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
@@ -79,7 +79,6 @@ class TrainingView:
         }
         self._records = [one for one in read_records(self.folder / "log.jsonl") if 0 < one.get("step", 0) <= step]
         self._snapshots = [one for one in read_records(self.folder / SNAPSHOTS) if one.get("step", 0) <= step]
-        atomic_write(self.folder / SNAPSHOTS, "".join(json.dumps(one) + "\n" for one in self._snapshots))
         self._write()
         note(f"watch it learn: open {self.folder / PAGE} in a browser")
 
@@ -97,12 +96,10 @@ class TrainingView:
         with suppress(UserError):  # a model without attention, or an example too long for it
             if (attention := attention_of_example(run, self._valid)) is not None:
                 snapshot["attention"] = asdict(attention)
-        self._snapshots.append(snapshot)
-        with (
-            suppress(OSError),
-            (self.folder / SNAPSHOTS).open("a", encoding="utf-8") as file,
-        ):  # a full disk is reported elsewhere
-            file.write(json.dumps(snapshot) + "\n")
+        before = [one for one in self._snapshots if one["step"] < step]  # a resumed run repeats an interrupted evaluation
+        self._snapshots = thin_out([*before, snapshot], MAX_SNAPSHOTS)
+        with suppress(OSError):  # a full disk is reported elsewhere
+            atomic_write(self.folder / SNAPSHOTS, "".join(json.dumps(one) + "\n" for one in self._snapshots))
         self._write()
 
     def end(self) -> None:
