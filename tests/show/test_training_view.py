@@ -92,7 +92,7 @@ def test_curves_hold_the_log_and_long_ones_are_thinned_out():
     records = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in range(1, 5001)]
     records.append({"step": 5000, "valid_loss": 0.5, "valid_bleu": 30.0})
     loss, bleu, rate = curves(records, ["valid_bleu", "valid_accuracy"])
-    assert (loss["title"], bleu["title"], rate["title"]) == ("loss", "bleu", "learning rate")
+    assert (loss["title"], bleu["title"], rate["title"]) == ("loss", "BLEU", "learning rate")
     points = loss["lines"][0]["points"]
     assert points[0] == [1, 1.0] and points[-1][0] == 5000 and len(points) == 1200
     assert bleu["lines"][0]["points"] == [[5000, 30.0]] and thin_out([1, 2], 5) == [1, 2]

@@ -11,8 +11,6 @@ function open(panel, context) {
   const { model, examples, state, remember } = context;
   const view = createView(panel, context, { action: "Follow it", busy: "Recording …", resultLabel: "the flow", explained: false });
   const { form, result } = view, text = form.text("Text", { example: examples.text[0] ?? EXAMPLE });
-  panel.classList.add("wide");
-  context.closed.addEventListener("abort", () => panel.classList.remove("wide"));
   offerCopies(view, context, () => ({ verb: "show", inputs: [text.read()], options: { view: "flow", out: "flow.html" },
     python: { inputs: [text.read()], options: { view: "flow" } }, print: 'result.save("flow.html")' }));
   form.onSubmit(async signal => {

@@ -40,11 +40,9 @@ def curves(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list
     names = {"loss": ["loss", "valid_loss"], "learning rate": ["learning_rate"]}
     score = next((metric for metric in metrics if any(metric in record for record in records)), None)
     if score is not None:
-        names = {
-            "loss": names["loss"],
-            score.removeprefix("valid_").replace("_", " "): [score],
-            "learning rate": ["learning_rate"],
-        }
+        title = score.removeprefix("valid_").replace("_", " ")
+        title = "BLEU" if title == "bleu" else title
+        names = {"loss": names["loss"], title: [score], "learning rate": ["learning_rate"]}
     return [
         {"title": title, "lines": [{"name": line_name(key), "points": points(records, key)} for key in keys]}
         for title, keys in names.items()

@@ -73,7 +73,9 @@ export function drawTraining(box, data) {
   // Every head of every layer as a small matrix; the words label the layer's mean.
   function drawAttention({ name, queries, keys, shape: [L, H, T, S], weights }) {
     const w = Uint8Array.from(atob(weights), c => c.charCodeAt(0)), ramp = Uint8Array.from(atob(data.ramp), c => c.charCodeAt(0));
-    node("figcaption", "", `${name} of a validation example, mean of the ${H} heads of each layer`, attention);
+    const caption = node("figcaption", "", `${name} of a validation example, mean of the ${H} heads of each layer`, attention), legend = node("span", "training-legend", "0", caption);
+    node("i", "", undefined, legend);
+    legend.append("1");
     const row = node("div", "training-layers", undefined, attention);
     for (let layer = 0; layer < L; layer++) {
       const cell = Math.max(12, Math.min(26, 360 / Math.max(T, S))), panel = node("div", "training-layer", undefined, row), canvas = document.createElement("canvas");
