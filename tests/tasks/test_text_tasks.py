@@ -153,7 +153,7 @@ def test_loaded_runs_predict_like_the_trained_runs(runs):
 def test_batched_predictions_equal_one_by_one(runs):
     texts = runs["classify"].data.valid.text[:6]
     assert [found[0].label for found in runs["classify"].classify(texts)] == [
-        runs["classify"].classify([text])[0][0].label for text in texts
+        runs["classify"].classify(text).label for text in texts
     ]
     assert runs["tag"].tag(texts) == [runs["tag"].tag([text])[0] for text in texts]
     assert (
@@ -166,9 +166,9 @@ def test_batched_predictions_equal_one_by_one(runs):
 
 def test_label_probabilities_sum_to_one_and_every_word_has_a_tag(runs):
     text = runs["classify"].data.valid.text[0]
-    predictions = runs["classify"].classify([text])[0]
+    predictions = runs["classify"].classify(text)
     assert sum(found.probability for found in predictions) == pytest.approx(1, abs=1e-5)
-    assert {found.label for found in predictions} == {"m", "f", "n"} and predictions == sorted(
+    assert {found.label for found in predictions} == {"m", "f", "n"} and list(predictions) == sorted(
         predictions, key=lambda j: -j.probability
     )
     tagged = runs["tag"].tag([text, ""])

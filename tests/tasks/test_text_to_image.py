@@ -176,9 +176,7 @@ def test_text_to_image_resumes_bit_for_bit_without_the_image_codes_run(image_fol
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     moved = tmp_path / "elsewhere" / "run"
     shutil.copytree(trained.folder, moved)
-    assert np.array_equal(
-        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].image, trained.draw(["a red picture"])[0][0].image
-    )
+    assert np.array_equal(regard.load(moved, device="cpu").draw("a red picture").image, trained.draw("a red picture").image)
 
 
 def test_generated_images_depend_only_on_the_seed(run):
@@ -188,7 +186,7 @@ def test_generated_images_depend_only_on_the_seed(run):
         np.array_equal(a.codes, b.codes) and a.score == pytest.approx(b.score, abs=1e-4)
         for a, b in zip(together[0], run.draw(captions[:1], number=3, temperature=2.0, seed=7)[0])
     )
-    assert np.array_equal(run.draw(captions[:1], temperature=2.0, seed=7)[0][0].codes, together[0][0].codes)
+    assert np.array_equal(run.draw(captions[0], temperature=2.0, seed=7).codes, together[0][0].codes)
     one, two = run.draw(captions[:1] * 2, number=3, temperature=4.0)
     assert any(not np.array_equal(a.codes, b.codes) for a, b in zip(one, two))
     other = run.draw(captions, number=3, temperature=2.0, seed=8)
@@ -449,7 +447,7 @@ def test_shapes_world_scores_generated_images_by_their_pixels(tmp_path, monkeypa
         run,
         "draw",
         lambda texts, **sampling: [
-            [GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)
+            GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0) for n, text in enumerate(texts)
         ],
     )
     monkeypatch.setattr(run._codes_run, "decode", lambda codes: np.stack(list(true.values())))

@@ -154,10 +154,8 @@ def test_summarise_truncates_a_long_input(run):
 def test_label_probabilities_are_normalized_sequence_probabilities(run):
     texts = ["hund good baum", "stein bad wald", "good"]
     predictions = run.classify(texts, "mood")
-    assert [found[0].label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(
-        texts
-    )
-    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found[0].label for found in predictions]
+    assert [found.label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(texts)
+    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found.label for found in predictions]
     (source,), (alone,) = run._ids(run._prefixed(texts[:1], "mood")), run.classify(texts[:1])
     special_tokens, log_p = run._special_tokens, {}
     for label in run._labels["mood"]:

@@ -126,6 +126,10 @@ def train(
         int,
         typer.Option(min=0, metavar="STEPS", help="With --resume: first repeat the last steps and compare them bit by bit."),
     ] = 0,
+    accept_changes: Annotated[
+        bool,
+        typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
+    ] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate on the test sets at the end.")] = True,
 ) -> None:
@@ -136,7 +140,15 @@ def train(
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
     run = train_recipe(
-        recipe, out, overrides=overrides, device=device, resume=resume, board=tensorboard, start=start, verify=verify
+        recipe,
+        out,
+        overrides=overrides,
+        device=device,
+        resume=resume,
+        board=tensorboard,
+        start=start,
+        verify=verify,
+        accept_changes=accept_changes,
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Files, Settings, discriminate_by_kind
+from regard.recipe.settings import Count, Files, Natural, Seed, Settings, discriminate_by_kind
 
 
 class BilingualWorld(Settings):
@@ -19,7 +19,7 @@ class BilingualWorld(Settings):
     """Examples in each of the validation and test sets."""
     pronoun_fraction: float = Field(0.32, ge=0, le=1)
     """Fraction of the sentences that have an "it"."""
-    seed: int = 1
+    seed: Seed = 1
 
 
 class AlgorithmWorld(Settings):
@@ -31,7 +31,7 @@ class AlgorithmWorld(Settings):
     """Training examples."""
     held_out: Count = 1_000
     """Examples in the validation set, and in the test set of each length."""
-    seed: int = 1
+    seed: Seed = 1
     shortest: Count = 1
     """Shortest length trained on."""
     longest: Count = 10
@@ -57,7 +57,7 @@ class ShapesWorld(Settings):
     """Images in each of the validation and test sets."""
     shapes: tuple[int, int] = (1, 4)
     """The fewest and the most shapes in an image."""
-    seed: int = 1
+    seed: Seed = 1
 
 
 AnyWorld = Annotated[
@@ -92,7 +92,7 @@ class Data(BaseData):
     """Named test sets, in the same formats."""
     world: AnyWorld | None = None
     """Take the data from an embedded world instead of files."""
-    held_out: int = Field(0, ge=0)
+    held_out: Natural = 0
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
     examples of one (source) text stay together."""
     too_long: Literal["error", "drop", "truncate"] = "error"
@@ -144,7 +144,7 @@ class TextData(Data):
 
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
-    overlap: int = Field(0, ge=0)
+    overlap: Natural = 0
     """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
     """Read this column of .tsv or .jsonl files: its number from 0, or its name."""
@@ -199,7 +199,7 @@ class TaggedData(Data):
     """Sentences with a tag for every word, in CoNLL format: a word and its tag per line, separated by a tab, and an empty line
     between sentences. From a world, English words tagged with their German translation."""
 
-    word: int = Field(0, ge=0)
+    word: Natural = 0
     """The column of the word, from 0."""
     tag: int = -1
     """The column of the tag; -1 is the last one."""
@@ -210,7 +210,7 @@ class TokenSettings(Settings):
 
     kind: Literal["bpe", "bytes", "wordpiece", "unigram", "words", "characters"] = "bpe"
     """`bytes` is byte-level BPE (GPT-2): nothing is unknown, and white space is kept, as for `characters`."""
-    size: int = Field(8000, ge=16)
+    size: int = Field(8000, ge=16, le=10_000_000)
     """Target vocabulary size, special tokens included; ignored for characters."""
     file: str | None = None
     """Load this tokenizer.json (relative to data.root), for example GPT-2's, instead of training one; both languages share

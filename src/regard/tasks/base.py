@@ -215,7 +215,8 @@ class Run:
 
         `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
-        (generation token by token) or "beam" (the search tree); by default the alignment of a translation or the regions of an
+        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
+        the model, step by step); by default the alignment of a translation or the regions of an
         image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
         counted from 1.
         """
