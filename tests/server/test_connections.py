@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.server.connection_table import ConnectionTable
 from regard.server.connections import available_connections, bind_socket
 from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
 from regard.server.models import load_runs
+from regard.server.network.connection_table import ConnectionTable
 from regard.server.settings import ServerSettings
 
 HEAD = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import UserError
-from regard.server import json_body, render, response_types
+from regard.server import render, response_types
 from regard.server.app import create_app
 from regard.server.errors import ApiError, redact_message
-from regard.server.limits import CHUNK_BYTES, Exchange, JsonLogFormatter, MemoryBudget
+from regard.server.limits import CHUNK_BYTES, Exchange, JsonLogFormatter, RequestMemory
 from regard.server.metrics import Metrics
+from regard.server.network import json_body
 from regard.server.settings import ServerSettings
 
 TOKEN = "a-token-of-enough-letters"
@@ -185,6 +186,14 @@ def test_json_of_many_values_is_rejected_unparsed(client, monkeypatch, body, sta
     assert parsed.count(body) == (status == 422)
 
 
+def test_every_endpoint_checks_its_json(client):
+    paths = [path for path, operations in client.get("/openapi.json").json()["paths"].items() if "post" in operations]
+    assert len(paths) > 15
+    for path in paths:
+        error = client.post(path, content=b"[" * 50, headers={"Content-Type": "application/json"})
+        assert "nested" in check_error(error, 400)["message"]
+
+
 def test_memory_of_all_requests_together_is_bounded(make_client, encode_image):
     limited = make_client(max_request_bytes=200_000)
     long_text = {"prompt": "a" * 19_000, "max_tokens": 1}
@@ -205,7 +214,7 @@ def test_long_response_is_sent_in_pieces(size, closes):
         sent.append(message)
 
     async def scenario():
-        exchange = Exchange({"method": "GET"}, None, send, ServerSettings(), MemoryBudget(10**9), 10**6)
+        exchange = Exchange({"method": "GET"}, None, send, ServerSettings(), RequestMemory(10**9), 10**6)
         await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
         await exchange.send({"type": "http.response.body", "body": bytes(size), "more_body": not closes})
         return exchange.sent

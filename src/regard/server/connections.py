@@ -14,9 +14,9 @@ import uvicorn
 
 from regard.errors import UserError
 from regard.server.app import create_app
-from regard.server.connection_table import LOG_SECONDS, ConnectionTable, close_late_connections
-from regard.server.http_protocol import LimitedProtocol
 from regard.server.limits import log, log_to_stderr
+from regard.server.network.connection_table import LOG_SECONDS, ConnectionTable, close_late_connections
+from regard.server.network.http_protocol import LimitedProtocol
 from regard.server.settings import ServerSettings
 from regard.tasks.base import Run
 

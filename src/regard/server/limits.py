@@ -41,7 +41,7 @@ REQUESTS_PER_ROUND = 2
 FAILURE = ApiError(500, "internal error; see the server's log", code="failure")
 
 
-class MemoryBudget:
+class RequestMemory:
     """The memory that all requests together may take."""
 
     def __init__(self, limit: int):
@@ -96,7 +96,7 @@ class RequestLimits:
         `image_endpoints` accept bodies of the size of an image."""
         self.app, self.settings, self.metrics, self.rejection = app, settings, metrics, rejection
         self.image_endpoints = image_endpoints
-        self.budget = MemoryBudget(settings.max_request_bytes)
+        self.budget = RequestMemory(settings.max_request_bytes)
         self.turnstile = Turnstile(REQUESTS_PER_ROUND)
         self.trusted_hosts = [f"[{name}]" if ":" in name else name for name in settings.host_names]
 
@@ -198,7 +198,7 @@ class Exchange:
     """One request and its response: count and time both, add headers to the response."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings, budget: MemoryBudget, body_limit: int
+        self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings, budget: RequestMemory, body_limit: int
     ):
         self.scope, self.settings, self._receive, self._send = scope, settings, receive, send
         self.budget, self.body_limit = budget, body_limit

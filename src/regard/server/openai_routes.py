@@ -19,7 +19,7 @@ from regard.server import openai_types as types
 from regard.server import render, request_types
 from regard.server.errors import ApiError
 from regard.server.jobs import Event, ModelRequest, as_list, json_response
-from regard.server.json_body import JsonRoute
+from regard.server.network.json_body import JsonRoute
 from regard.server.routes import STREAM_RESPONSES, generation_starts
 from regard.server.worker import StartJob
 from regard.tasks.language import LanguageRun

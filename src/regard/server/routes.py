@@ -36,8 +36,8 @@ from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.examples import find_examples
 from regard.server.jobs import ModelRequest, RunType, as_list, json_response
-from regard.server.json_body import JsonRoute
 from regard.server.models import ServedModels
+from regard.server.network.json_body import JsonRoute
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.worker import StartJob
 from regard.tasks.answer import AnswerRun

@@ -8,8 +8,8 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from regard.server.connection_table import ConnectionTable
 from regard.server.errors import ApiError
+from regard.server.network.connection_table import ConnectionTable
 
 MAX_HEAD_BYTES = 16_384
 MAX_PIPELINED_BYTES = 65_536
