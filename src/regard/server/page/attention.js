@@ -24,14 +24,15 @@ function open(panel, context) {
     const input = readInput(), request = { model: model.id, ...input, ...withoutEmpty({ kind: kind?.value }) };
     const maps = await fetchAllLayers(request, signal), image = maps.image ? await loadImage(pngUrl(maps.image)) : null;
     result.replaceChildren();
-    showHeads(result, maps, image, request);
+    const isTested = !request.kind || request.kind === "cross";   // the attention from which the output is predicted
+    showHeads(result, maps, image, request, view => { if (isTested) faithfulness.showView(view); });
     announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
     if (model.task === "contrastive") {
       faithfulness.showMessage(model.verbs.includes("match") ? "How well an image supports a text is explained in the view Match labels."
         : "How well an image supports a text is explained by: regard explain MODEL IMAGE --text TEXT");
     } else if (model.task === "masked" && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
       faithfulness.showMessage("Write [MASK] in place of a word: what the model predicts there is then explained.");
-    } else faithfulness.explain(input);
+    } else faithfulness.explain(isTested ? { ...input, layer: maps.layers[maps.sharpest_layer], head: maps.heads[0] } : input);
   });
   kind?.addEventListener("change", () => { if (result.childNodes.length) form.submit(); });
   if (initial.text || initial.image) form.submit();
@@ -78,7 +79,7 @@ async function fetchAllLayers(request, signal) {
   }
 }
 
-function showHeads(result, maps, image, request) {
+function showHeads(result, maps, image, request, onHead) {
   const state = { layer: maps.sharpest_layer, head: 0, tab: image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines", allHeads: false };
   const title = element("h2", { "aria-live": "polite" }), boxes = new Map();
   const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
@@ -87,6 +88,7 @@ function showHeads(result, maps, image, request) {
       { label: "attention of each token", absolute: maps.tile_size === 1 }) };
   const draw = () => {
     title.textContent = `Layer ${maps.layers[state.layer]}, head ${maps.heads[state.head]}`;
+    onHead({ layer: maps.layers[state.layer], head: maps.heads[state.head] });
     boxes.get(state.tab)?.replaceChildren();
     if (boxes.has(state.tab)) drawTab[state.tab](boxes.get(state.tab));
   };
