@@ -39,7 +39,8 @@ def show(
             help="matrix; heads: lines between tokens; head-matrices: all heads of a layer; model: all heads of all layers; "
             "token: one token over the layers; entropy; neurons: q·k of one head, component by component; "
             "steps: generation token by token; "
-            "beam: the search tree."
+            "beam: the search tree; lens: what each layer would predict (logit lens); "
+            "flow: one text through the model, step by step."
         ),
     ] = None,
     kind: Annotated[

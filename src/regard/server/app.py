@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from regard import __version__
 from regard.errors import UserError
-from regard.server import openai_routes, routes
+from regard.server import openai_routes, routes, view_routes
 from regard.server.errors import ApiError, redact_message
 from regard.server.limits import RequestLimits
 from regard.server.metrics import Metrics
@@ -26,6 +26,8 @@ from regard.tasks.base import Run
 JOIN_SECONDS = 1.0
 """Time for the workers to end when the server stops: a running job cannot be interrupted."""
 PAGE_FOLDER = Path(__file__).parent / "page"
+SHARED_FILES = ("drawing.js",)
+"""Scripts and style sheets of show/web, which the pages that `regard show` writes have too."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -64,6 +66,7 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
     )
     app.state.models, app.state.settings, app.state.metrics = models, settings, metrics
     app.include_router(routes.router)
+    app.include_router(view_routes.router)
     app.include_router(openai_routes.router)
     add_health_routes(app)
     add_page(app)
@@ -95,7 +98,9 @@ def add_health_routes(app: FastAPI) -> None:
 
 def page_files() -> dict[str, Path]:
     """Return the files of the page by name: its own, and the drawing functions that exported pages use too."""
-    return {path.name: path for path in [*PAGE_FOLDER.iterdir(), WEB / "drawing.js"] if path.suffix in MEDIA_TYPES}
+    return {
+        path.name: path for path in [*PAGE_FOLDER.iterdir(), *(WEB / name for name in SHARED_FILES)] if path.suffix in MEDIA_TYPES
+    }
 
 
 def add_page(app: FastAPI) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
 
-VIEWS = ("matrix", "heads", "head-matrices", "model", "token", "entropy", "neurons", "steps", "beam")
-VIEWS_THAT_RUN = ("neurons", "steps", "beam")
+VIEWS = ("matrix", "heads", "head-matrices", "model", "token", "entropy", "neurons", "steps", "beam", "lens", "flow")
+VIEWS_THAT_RUN = ("neurons", "steps", "beam", "lens", "flow")
 """Views that need the run: a record of weights is not enough."""
 ATTENTION_KINDS = {
     "cross": "cross-attention",

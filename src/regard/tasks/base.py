@@ -36,6 +36,7 @@ from regard.tasks.shared.run_folder import (
     read_json,
     write_tokenizer,
 )
+from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
@@ -142,8 +143,8 @@ class Task:
         (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
     )
     """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
-    starter: Callable[[Sequence[Path]], str] | None = None
-    """Write a starter recipe (TOML) for data files."""
+    starter: Callable[[Sequence[Path], StarterOptions], Starter] | None = None
+    """Return a starter recipe for data files."""
     card: TaskCard
 
     def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
@@ -215,7 +216,8 @@ class Run:
 
         `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
-        (generation token by token) or "beam" (the search tree); by default the alignment of a translation or the regions of an
+        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
+        the model, step by step); by default the alignment of a translation or the regions of an
         image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
         counted from 1.
         """
