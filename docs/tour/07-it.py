@@ -33,7 +33,7 @@ from regard.explain.head_report import explain_heads
 
 heads = explain_heads(run, number=120)
 looking = [head for head in heads.heads if head.module.startswith("encoder") or "cross" in head.module]
-best = max(looking, key=lambda head: head.excess("antecedent"))
+best = max(looking, key=lambda head: head.weights["antecedent"][0] - head.weights["antecedent"][1])
 weight, chance = best.weights["antecedent"]
 print(f"{best.module}, head {best.head + 1}")
 print(f"{weight:.0%} of its weight is on the antecedent; random baseline {chance:.0%}")

@@ -46,7 +46,7 @@ layers = {
 lengths = (30, 512, 8192)
 print(f"{'layer, d = 512':24}{'operations':12}{'sequential':12}{'path':12}" + "".join(f"{f'n = {n}':>12}" for n in lengths))
 for name, (operations, sequential, path, count) in layers.items():
-    print(f"{name:24}{operations:12}{sequential:12}{path:12}" + "".join(f"{count(n, 512) / 1e6:10,.0f} M" for n in lengths))
+    print(f"{name:24}{operations:12}{sequential:12}{path:12}" + "".join(f"{count(n, 512) / 1e6:10,.1f} M" for n in lengths))
 
 # %% [markdown]
 # Self-attention is cheaper than a recurrent layer as long as the text is shorter than the width of the model; beyond
