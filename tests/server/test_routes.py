@@ -31,7 +31,8 @@ def stream(client, verb, **body):
 def test_models_list_their_verbs_and_inputs(client, runs):
     found = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
     assert list(found) == list(runs)
-    assert found["gpt"]["verbs"] == ["generate", "embed", "attention", "explain", "completions", "chat/completions", "embeddings"]
+    verbs = ["generate", "embed", "attention", "explain", "lens", "flow", "completions", "chat/completions", "embeddings"]
+    assert found["gpt"]["verbs"] == verbs
     assert found["en-de"]["attention_kinds"] == ["cross", "encoder", "decoder"] and found["clip"]["inputs"] == ["text", "image"]
     assert found["kinds"]["labels"] and found["draw"]["verbs"] == ["draw"]
     assert client.get("/v1/models/gpt").json() == found["gpt"]
@@ -206,7 +207,10 @@ def test_explanations_come_with_their_faithfulness(client, runs, image, encode_i
     found = post(client, "explain", model="classify", text="the dog sleeps", method="attention,occlusion")
     assert set(found["attributions"]) == {"attention", "occlusion"}
     assert len(found["attributions"]["occlusion"]) == len(found["tokens"]) == 3
-    assert "comprehensiveness" in found["faithfulness"]["occlusion"] and found["summary"]
+    assert "comprehensiveness" in found["faithfulness"]["occlusion"] and found["summary"][0] == found["verdict"]
+    assert found["unit"] == "nats" and found["best"] in ("attention", "occlusion", None)
+    one = post(client, "explain", model="classify", text="the dog sleeps", method="attention", layer=1, head=2)
+    assert one["attention"] == "layer 1 of 1, head 2" and one["attributions"] != found["attributions"]
     seen = post(client, "explain", model="kinds", image=encode_image(image), method="attention")
     assert seen["grid"] == [4, 4] and len(seen["attributions"]["attention"]) == 16
 
