@@ -76,11 +76,17 @@ def _open_binary(path: Path) -> BinaryIO:
             case _:
                 return path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no file {path}; relative paths start at data.root") from None
+        raise missing_file(path) from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError:
         raise UserError(f"{str(path)!r} is not the name of a file") from None
+
+
+def missing_file(path: Path, kind: str = "file") -> UserError:
+    """Return the error of a file that does not exist; it names the working folder, where a relative path starts."""
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
+    return UserError(f"no {kind} {path}{where}; relative paths start at data.root")
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:

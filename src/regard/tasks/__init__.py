@@ -45,8 +45,10 @@ def find_task(name: str, kind: str | None = None) -> Task:
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe in a TOML file, with `a.b=c` overrides applied."""
-    return build_recipe(recipes.read_settings(path, overrides), name=str(path))
+    """Return the recipe in a TOML file, with `a.b=c` overrides applied. A relative data.root starts at the working folder, or, if
+    the data is not there, at the recipe's own folder."""
+    recipe = build_recipe(recipes.read_settings(path, overrides), name=str(path))
+    return recipe.model_copy(update={"data": recipe.data.locate(Path(path).parent)})
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:
