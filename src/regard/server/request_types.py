@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 MAX_TEXT_LENGTH = 20_000
 MAX_TEXTS = 64
 MAX_TOKENS = 2048
+MAX_ABLATED = 2048
 MAX_IMAGE_LENGTH = 8_000_000
 """Characters of base64: 6 MB."""
 
@@ -35,11 +36,22 @@ Index = Annotated[int, Field(ge=1, le=1000)]
 AttentionKind = Literal["cross", "encoder", "decoder"]
 
 
+class AblatedHead(BaseModel):
+    """An attention head to switch off. A model with one kind of attention needs no `kind`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    kind: AttentionKind | None = None
+    layer: Index
+    head: Index
+
+
 class ApiRequest(BaseModel):
     """What every request has: the model's name; without it, the first model that has the endpoint is used."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
     model: Name | None = None
+    ablate: Annotated[list[AblatedHead], Field(max_length=MAX_ABLATED)] = []
+    """Heads whose weights are zero in this request."""
 
 
 class SamplingRequest(ApiRequest):
@@ -84,6 +96,12 @@ class GenerateRequest(SamplingRequest):
     layer: Index | None = None
     head: Index | None = None
     stream: bool = False
+
+
+class NextTokenRequest(ApiRequest):
+    text: Text
+    number: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Of the most probable tokens."""
 
 
 class FillRequest(ApiRequest):

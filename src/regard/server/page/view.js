@@ -58,6 +58,9 @@ export function linkToAttention(result, { model, navigate }, state, label) {
     onclick: () => navigate(model.id, "attention", state, { focus: true }) }, label)));
 }
 
+// The first words of an example, as a prompt.
+export const firstWords = (text, number = 4) => text.split(" ").slice(0, number).join(" ");
+
 // A text with its middle word masked.
 export function maskWord(text, mask = "[MASK]") {
   const words = text.split(" "), middle = Math.floor(words.length / 2), plain = /^(\W*)(.*?)(\W*)$/u.exec(words[middle]);

@@ -14,7 +14,8 @@ import { generate } from "./generate.js";
 import { match } from "./match.js";
 import { tag } from "./tag.js";
 import { translate } from "./translate.js";
+import { whatif } from "./whatif.js";
 
-export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, embed };
+export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, whatif, embed };
 
 export const viewsOf = (model, models) => Object.keys(VIEWS).filter(key => VIEWS[key].serves?.(model, models) ?? model.verbs.includes(key));
