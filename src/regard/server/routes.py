@@ -264,7 +264,7 @@ async def answer(body: request_types.AnswerRequest, request: Request) -> Respons
         response_types.AnswerResponse,
         lambda run: [
             response_types.AnswerSpanItem(text=span.text, start=span.start, end=span.end, probability=span.probability)
-            for span in run.answers([body.question], [body.context], top=body.top)[0]
+            for span in run.answer(body.question, body.context, number=body.top)
         ],
     )
 
