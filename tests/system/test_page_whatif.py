@@ -1,4 +1,4 @@
-"""Change the model or its input and watch the answer change: heads off, words edited, another model, sliders of the next token."""
+"""Change the model or its input and watch the answer change: heads off, words edited, another model, live sliders."""
 
 import re
 
