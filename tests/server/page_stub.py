@@ -90,7 +90,7 @@ MODELS = [
 def translate_response(body: request_types.TranslateRequest) -> response_types.TranslateResponse:
     """Without a head of layer 2, "sie" becomes "es"; a sentence about a dog has a dog in its translation."""
     text = str(body.text)
-    lost = any(head.layer == 2 for head in body.ablate)
+    lost = any(head.split(".")[-2] == "2" for head in body.ablate)
     changes = {"sie": "es" if lost else "sie", "Ziege": "Hund" if "dog" in text and "goat" not in text else "Ziege"}
     source, target = text.split(), [changes.get(word, word) for word in GERMAN]
     weights = [peaked_weights(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]

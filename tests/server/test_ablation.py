@@ -7,7 +7,6 @@ import pytest
 from regard.attention.modules import attention_modules
 from regard.explain.heads import ablate_heads
 from regard.server.ablation import find_head
-from regard.server.request_types import AblatedHead
 
 SENTENCE = "The goat finds the cake under the sofa because it is baked."
 
@@ -20,15 +19,15 @@ def post(client, verb, status=200, **body):
 
 def all_heads(run, kind):
     modules = attention_modules(run.model, kinds=kind)
-    return [{"kind": kind, "layer": layer, "head": head} for layer in range(1, len(modules) + 1) for head in (1, 2)]
+    return [f"{kind}.{layer}.{head}" for layer in range(1, len(modules) + 1) for head in (1, 2)]
 
 
 def test_translation_without_heads_is_that_of_the_edited_model(client, runs):
     heads = all_heads(runs["en-de"], "cross")[:3]
     (found,) = post(client, "translate", model="en-de", text=SENTENCE, ablate=heads)["results"]
     model = runs["en-de"].model
-    with ablate_heads(model, [find_head(model, AblatedHead(**head)) for head in heads]):
-        expected = runs["en-de"].translate([SENTENCE])[0][0]
+    with ablate_heads(model, [find_head(model, head) for head in heads]):
+        expected = runs["en-de"].translate(SENTENCE)
     assert found["text"] == expected.text
     assert found["log_probability"] == pytest.approx(expected.log_probability, abs=1e-3)
 
@@ -50,16 +49,16 @@ def test_ablation_changes_the_answer_of_its_own_request_only(client, runs):
     ],
 )
 def test_probabilities_change_without_any_attention(client, runs, name, verb, body):
-    heads = [{"layer": 1, "head": 1}, {"layer": 1, "head": 2}]
+    heads = ["1.1", "1.2"]
     assert post(client, verb, model=name, **body) != post(client, verb, model=name, **body, ablate=heads)
 
 
 @pytest.mark.parametrize(
     "head, message",
     [
-        ({"kind": "cross", "layer": 9, "head": 1}, "layers 1 to"),
-        ({"kind": "cross", "layer": 1, "head": 99}, "heads 1 to"),
-        ({"layer": 1, "head": 1}, "several kinds"),
+        ("cross.9.1", "layers 1 to"),
+        ("cross.1.99", "heads 1 to"),
+        ("1.1", "several kinds"),
     ],
 )
 def test_heads_that_the_model_does_not_have_are_refused_in_words(client, head, message):
@@ -67,10 +66,9 @@ def test_heads_that_the_model_does_not_have_are_refused_in_words(client, head, m
 
 
 def test_ablated_request_has_bounds(client):
-    head = {"layer": 1, "head": 1}
-    post(client, "classify", 422, model="classify", text="a", ablate=[head] * 3000)
-    post(client, "classify", 422, model="classify", text="a", ablate=[{"layer": 0, "head": 1}])
-    post(client, "generate", 422, model="gpt", prompt="Der", stream=True, ablate=[head])
+    for heads in (["1.1"] * 1900, ["0.1"], ["1"], ["1.1.1"], ["cross.1.1\n"], [{"layer": 1}]):
+        post(client, "classify", 422, model="classify", text="a", ablate=heads)
+    post(client, "generate", 422, model="gpt", prompt="Der", stream=True, ablate=["1.1"])
 
 
 def test_next_token_distribution_sums_to_one_and_agrees_with_generation(client):

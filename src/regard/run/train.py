@@ -38,6 +38,7 @@ from regard.run.resume import (
     training_inputs,
 )
 from regard.tasks.base import Run
+from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
@@ -177,8 +178,10 @@ def train_run(
             require_same_inputs(found, inputs, options, log)
         elif options.verify:
             raise UserError(f"--verify {options.verify}: {folder / 'checkpoints'} has no checkpoint yet")
-        if options.overrides and distributed.is_main():
-            atomic_write(folder / "recipe.toml", settings.to_toml())
+        if distributed.is_main():
+            write_data_record(folder, settings, data, inputs["data"])
+            if options.overrides:
+                atomic_write(folder / "recipe.toml", settings.to_toml())
         torch.manual_seed(settings.seed)
         run = task.run(task, folder, settings, device)
         with distributed.local_first():

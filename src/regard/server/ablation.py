@@ -19,23 +19,25 @@ def ablated(run: Run, heads: Sequence[AblatedHead]) -> AbstractContextManager[No
     return ablate_heads(run.model, [find_head(run.model, head) for head in heads])
 
 
-def find_head(model: nn.Module, head: AblatedHead) -> HeadId:
+def find_head(model: nn.Module, place: AblatedHead) -> HeadId:
     """Return the module of a head and its index there, counted from 0; raise UserError where the model has no such head."""
+    *kinds, layer, head = place.split(".")
+    kind = kinds[0] if kinds else None
     modules = named_modules(model)
-    names = [name for name in attention_like_modules(modules) if is_kind(name, head.kind)]
+    names = [name for name in attention_like_modules(modules) if is_kind(name, kind)]
     layers = {(layer_index(name) or 0) + 1: name for name in names}
-    where = f"{head.kind} attention" if head.kind else "the model"
+    where = f"{kind} attention" if kind else "the model"
     if len(layers) < len(names):
-        raise UserError("ablate: the model has several kinds of attention; name one: cross, encoder or decoder")
-    if head.layer not in layers:
+        raise UserError(f"ablate: the model has several kinds of attention; name one, as in cross.{place}")
+    if int(layer) not in layers:
         numbers = f"layers {min(layers)} to {max(layers)}" if layers else "no layers that can be switched off"
-        raise UserError(f"ablate: {where} has {numbers}, not {head.layer}")
-    name = layers[head.layer]
+        raise UserError(f"ablate: {where} has {numbers}, not {layer}")
+    name = layers[int(layer)]
     counts = (getattr(modules[name], attribute, None) for attribute in HEAD_COUNTS)
     count = next((number for number in counts if isinstance(number, int)), None)
-    if count is not None and head.head > count:
-        raise UserError(f"ablate: layer {head.layer} of {where} has heads 1 to {count}, not {head.head}")
-    return name, head.head - 1
+    if count is not None and int(head) > count:
+        raise UserError(f"ablate: layer {layer} of {where} has heads 1 to {count}, not {head}")
+    return name, int(head) - 1
 
 
 def is_kind(name: str, kind: str | None) -> bool:

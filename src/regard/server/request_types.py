@@ -7,15 +7,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 MAX_TEXT_LENGTH = 20_000
 MAX_TEXTS = 64
 MAX_TOKENS = 2048
-MAX_ABLATED = 2048
+MAX_ABLATED = 1500
 MAX_IMAGE_LENGTH = 8_000_000
 """Characters of base64: 6 MB."""
 
 
 def reject_surrogates(text: str) -> str:
     """Reject lone surrogates, which JSON can express and UTF-8 cannot."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("should be text: a lone surrogate is half a character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("should be text: a lone surrogate is half a character") from None
     return text
 
 
@@ -34,15 +36,8 @@ Number = Annotated[int, Field(ge=1, le=8)]
 Index = Annotated[int, Field(ge=1, le=1000)]
 """Of a layer or head, counted from 1."""
 AttentionKind = Literal["cross", "encoder", "decoder"]
-
-
-class AblatedHead(BaseModel):
-    """An attention head to switch off. A model with one kind of attention needs no `kind`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    kind: AttentionKind | None = None
-    layer: Index
-    head: Index
+AblatedHead = Annotated[str, Field(pattern=r"^((cross|encoder|decoder)\.)?[1-9]\d{0,3}\.[1-9]\d{0,3}$")]
+"""KIND.LAYER.HEAD, counted from 1; LAYER.HEAD where a model has one kind of attention."""
 
 
 class ApiRequest(BaseModel):

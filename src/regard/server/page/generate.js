@@ -31,7 +31,7 @@ function open(panel, context) {
   result.after(next.box);
   offerCopies(view, context, () => {
     const { layer, head, ...options } = readFields(fields);
-    return { verb: "generate", inputs: [prompt.read()], options, print: "print(result[0].text)" };
+    return { verb: "generate", inputs: [prompt.read()], options, print: "print(result.text)" };
   });
   form.onSubmit(async signal => {
     const request = { model: model.id, prompt: prompt.read(), ...readFields(fields) };

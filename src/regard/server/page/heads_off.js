@@ -1,20 +1,15 @@
-// Switch attention heads off: one, a whole layer, or all but one; with undo. A head is named KIND.LAYER.HEAD, as in the address.
+// Switch attention heads off: one, a whole layer, or all but one; with undo. A head is named KIND.LAYER.HEAD, in the address and in requests;
+// LAYER.HEAD where the model has one kind of attention.
 import { element } from "./dom.js";
 import { thumbnails } from "./thumbnails.js";
 
 const MODES = { head: "one head", layer: "its layer", others: "all but it" };
 
-export const parseOff = text => new Set((text ?? "").split(",").filter(name => /^[a-z]*\.\d+\.\d+$/.test(name)));
-
-// The heads as a request names them.
-export const ablatedHeads = off => [...off].map(name => {
-  const [kind, layer, head] = name.split(".");
-  return { ...(kind ? { kind } : {}), layer: Number(layer), head: Number(head) };
-});
+export const parseOff = text => new Set((text ?? "").split(",").filter(name => /^([a-z]+\.)?\d+\.\d+$/.test(name)));
 
 // Show the heads of `maps` as buttons that are pressed while a head is on. `onChange(off)` gets the names of those that are off.
 export function headSwitches(parent, maps, { kind = "", off: initial, onChange }) {
-  const name = (l, h) => `${kind}.${maps.layers[l]}.${maps.heads[h]}`, past = [];
+  const name = (l, h) => `${kind ? `${kind}.` : ""}${maps.layers[l]}.${maps.heads[h]}`, past = [];
   const all = maps.layers.flatMap((_, l) => maps.heads.map((_, h) => [l, h]));
   let off = new Set(initial), mode = "head";
   const status = element("span", { class: "muted", "aria-live": "polite" });

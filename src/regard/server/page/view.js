@@ -14,13 +14,13 @@ export function createView(panel, context, { action, busy, resultLabel, explaine
 }
 
 // Buttons that copy what is shown as a link, a command and Python. `read()` gives the verb, its inputs and its options, and
-// under `python` what differs there: by default, the method of that name takes a list of inputs.
+// under `python` what differs there. One input gives one result, of which `print` prints a part.
 export function offerCopies({ form }, { model }, read) {
   copyButtons(form.actions, {
     command: () => { const { verb, inputs, options } = read(); return commandLine(model, verb, inputs, options); },
     python: () => {
       const { verb, inputs, options, print, python = {} } = read();
-      return pythonCall(model, verb, python.inputs ?? [inputs], python.options ?? options, print);
+      return pythonCall(model, verb, python.inputs ?? inputs, python.options ?? options, options?.number > 1 ? undefined : print);
     } });
 }
 

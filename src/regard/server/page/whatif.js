@@ -1,6 +1,6 @@
 // What if: the answer of the model beside its answer after a change. Heads are switched off, words of the input are edited, or
 // another model reads the same input.
-import { ablatedHeads, headSwitches, parseOff } from "./heads_off.js";
+import { headSwitches, parseOff } from "./heads_off.js";
 import { answerVerb, compareBars, fetchAnswer, showAnswer } from "./answers.js";
 import { ApiError, post } from "./api.js";
 import { copyButtons } from "./copy.js";
@@ -61,7 +61,7 @@ function showPair(result, model, second, before) {
     after.classList.add("waiting");
     error.hidden = true;
     try {
-      const answer = await fetchAnswer(second, text, { ablate: ablatedHeads(off), signal: current.signal });
+      const answer = await fetchAnswer(second, text, { ablate: [...off], signal: current.signal });
       showAnswer(first, before, answer);
       showAnswer(after, answer, before);
       note.textContent = summary(before, answer);
