@@ -26,6 +26,8 @@ from regard.tasks.transformers_models import TransformersRun
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
 BEAM_VERBS = {"translate", "caption"}
+IMAGE_VERBS = {"caption", "match", "classify", "embed", "attention", "explain"}
+"""Verbs whose requests may have an image."""
 MAX_LABELS = 1000
 
 
@@ -66,6 +68,12 @@ class ServedModels:
     @property
     def workers(self) -> list[Worker]:
         return [worker for model in self.by_name.values() for worker in model.workers]
+
+    @property
+    def image_endpoints(self) -> frozenset[str]:
+        """The paths at which some model reads an image."""
+        readers = [model.info for model in self.by_name.values() if "image" in model.info.inputs]
+        return frozenset(f"/v1/{verb}" for info in readers for verb in info.verbs if verb in IMAGE_VERBS)
 
     def rejection(self, client: str) -> ApiError | None:
         """Return an error if no model's queue has room for another job of this client."""
