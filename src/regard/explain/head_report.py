@@ -15,6 +15,7 @@ from regard.batches.rows import Rows
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TextLines
 from regard.errors import UserError
 from regard.explain.antecedents import AntecedentHead, find_antecedent_head, word_indices
+from regard.explain.explanation import ReportTable
 from regard.explain.heads import (
     MIXED,
     HeadId,
@@ -26,7 +27,6 @@ from regard.explain.heads import (
     token_relations,
 )
 from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
-from regard.explain.report import ReportTable
 from regard.explain.selection import PREDICTED
 from regard.explain.text_outputs import aligned_word_outputs, is_foreign, load_examples, select_outputs
 from regard.explain.transformers_heads import check_heads_apply, output_loss, relations_of_outputs
@@ -190,7 +190,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
         raise UserError(f"{run.folder} {run.task.does}; among runs that read images, --heads is for those that classify them")
     if isinstance(examples, ImageExamples) and run.task.explains == "image_label":
         classified = [] if examples.label else cast(ClassifyImagesRun, run).classify(examples.images)
-        return replace(examples, label=examples.label or [found[0].label for found in classified])
+        return replace(examples, label=examples.label or [found.label for found in classified])
     if run.task.explains in ("next_token", "masked_token") or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
@@ -198,7 +198,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
         translations = [found.text for found in cast(TranslateRun, run)._best(examples.text)]
         return SentencePairs(examples.text, translations, name=examples.name, lines=examples.lines)
     if run.task.explains == "label":
-        labels = [found[0].label for found in cast(ClassifyRun, run).classify(examples.text)]
+        labels = [found.label for found in cast(ClassifyRun, run).classify(examples.text)]
         return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate, or predict words")
 

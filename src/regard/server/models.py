@@ -27,6 +27,8 @@ from regard.tasks.transformers_models import TransformersRun
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
 BEAM_VERBS = {"translate", "caption"}
+IMAGE_VERBS = {"caption", "match", "classify", "embed", "attention", "explain"}
+"""Verbs whose requests may have an image."""
 MAX_LABELS = 1000
 
 
@@ -36,7 +38,8 @@ class ServedModel:
 
     def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.info = describe_model(name, run)
+        private = settings.loopback and settings.token is None
+        self.info = describe_model(name, run).model_copy(update={"path": str(run.folder) if private else None})
         self.worker = Worker(name, run, settings, metrics)
         decodes = not DECODING_VERBS.isdisjoint(self.info.verbs)
         self.analysis_worker = Worker(name, run, settings, metrics, "analysis") if decodes else self.worker
@@ -67,22 +70,33 @@ class ServedModels:
     def workers(self) -> list[Worker]:
         return [worker for model in self.by_name.values() for worker in model.workers]
 
+    @property
+    def image_endpoints(self) -> frozenset[str]:
+        """The paths at which some model reads an image."""
+        readers = [model.info for model in self.by_name.values() if "image" in model.info.inputs]
+        return frozenset(f"/v1/{verb}" for info in readers for verb in info.verbs if verb in IMAGE_VERBS)
+
     def rejection(self, client: str) -> ApiError | None:
         """Return an error if no model's queue has room for another job of this client."""
         errors = [model.worker.rejection(client) for model in self.by_name.values()]
         return errors[0] if all(errors) else None
 
+    def find_name(self, name: str) -> ServedModel:
+        """Return the model of this name."""
+        if name not in self.by_name:
+            message = f"there is no such model; the models are: {', '.join(self.by_name)}"
+            raise ApiError(404, message, code="model_not_found", param="model")
+        return self.by_name[name]
+
     def find(self, name: str | None, verb: str) -> ServedModel:
         """Return the model of this name, or without a name the first that supports the verb."""
-        names = ", ".join(self.by_name)
         if name is None:
             able = next((model for model in self.by_name.values() if verb in model.info.verbs), None)
             if able is None:
-                raise ApiError(422, f"no model here supports {verb}; the models are: {names}", code="unsupported_verb")
+                message = f"no model here supports {verb}; the models are: {', '.join(self.by_name)}"
+                raise ApiError(422, message, code="unsupported_verb")
             return able
-        if name not in self.by_name:
-            raise ApiError(404, f"there is no such model; the models are: {names}", code="model_not_found", param="model")
-        model = self.by_name[name]
+        model = self.find_name(name)
         if verb not in model.info.verbs:
             supported = ", ".join(model.info.verbs)
             message = f"{name} {model.info.description} and does not support {verb}; it supports: {supported}"

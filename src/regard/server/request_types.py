@@ -13,8 +13,10 @@ MAX_IMAGE_LENGTH = 8_000_000
 
 def reject_surrogates(text: str) -> str:
     """Reject lone surrogates, which JSON can express and UTF-8 cannot."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("should be text: a lone surrogate is half a character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("should be text: a lone surrogate is half a character") from None
     return text
 
 
@@ -163,3 +165,5 @@ class ExplainRequest(TextOrImageRequest):
     fits: Word | None = None
     against: Word | None = None
     position: Word | None = None
+    layer: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    head: Annotated[int, Field(ge=1, le=10_000)] | None = None

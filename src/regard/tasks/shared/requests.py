@@ -84,10 +84,16 @@ class TokenListener:
 
 
 def translate_task(
-    run: TranslateRun, text: str, *, place: int = 0, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
+    run: TranslateRun,
+    text: str,
+    *,
+    number: int = 1,
+    place: int = 0,
+    callback: StreamCallback | None = None,
+    **options: Unpack[SearchOptions],
 ) -> DecodingTask:
     """Return the task of translating a text; `place` is its index among all texts that are not empty."""
-    params = search_params(run.recipe.decode, **options)
+    params = search_params(run.recipe.decode, number, **options)
     ids = run._ids([text])
     if not ids[0]:
         return DecodingTask(None, lambda: [Translation("", 0.0, 0.0, [])])
@@ -96,10 +102,15 @@ def translate_task(
 
 
 def caption_task(
-    run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
+    run: CaptionRun,
+    image: ImageInput,
+    *,
+    number: int = 1,
+    callback: StreamCallback | None = None,
+    **options: Unpack[SearchOptions],
 ) -> DecodingTask:
     """Return the task of captioning an image."""
-    params = search_params(run.recipe.decode, **options)
+    params = search_params(run.recipe.decode, number, **options)
     sources = run._sources(run._images.decode([image]), params.max_tokens)
     request = decoding_request(run.tokenizers[0], sources, params, 0, callback)
     return DecodingTask(request, lambda: run._captions(require_output(request.hypotheses)))
