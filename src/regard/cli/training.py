@@ -157,12 +157,16 @@ def train(
         typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
     ] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
+    live: Annotated[
+        bool, typer.Option(help="Write training.html into the run folder: curves, outputs and attention as the model learns.")
+    ] = True,
     evaluate: Annotated[bool, typer.Option(help="Evaluate on the test sets at the end.")] = True,
 ) -> None:
     """Train a recipe, or resume a run."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
     from regard.run.train import train as train_recipe
+    from regard.show.training_view import TrainingView
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
     run = train_recipe(
@@ -175,6 +179,7 @@ def train(
         start=start,
         verify=verify,
         accept_changes=accept_changes,
+        observer=TrainingView() if live else None,
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)
