@@ -4,6 +4,7 @@ Every case is a process of its own, forked from this one, with bounded memory an
 model, many steps) is stopped. `REGARD_FUZZ=3000 pytest -m torture tests/torture/test_fuzz.py` runs more of them.
 """
 
+import copy
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ import regard.cli
 import regard.run.evaluate
 import regard.run.train
 from regard import tasks
+from regard.errors import UserError
 from regard.recipe.settings import settings_in
 
 MORE_MEMORY = 3 * 2**30
@@ -188,7 +191,7 @@ def made(tmp_path_factory):
 
 def campaign(examples, strategy, check):
     """Check so many cases; the small number are the same every time."""
-    fixed = examples == SIZES[0]
+    fixed = examples in (SIZES[0], 200)
     phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if fixed else [])]
 
     @settings(
@@ -259,6 +262,46 @@ def setting_names(recipe, prefix=""):
             yield from setting_names(section, f"{prefix}{name}.")
 
 
+SHIPPED = sorted(Path(__file__).parents[2].glob("recipes/*.toml"))
+
+
+@pytest.mark.parametrize("examples", [200, pytest.param(20_000, marks=pytest.mark.torture)])
+def test_any_settings_of_any_task_are_a_recipe_or_refused_in_one_line(count, examples):
+    """The shipped recipes, which are of every task, with some settings replaced; nothing is trained."""
+    recipes = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in SHIPPED}
+    names = {name: sorted(set(setting_names(type(tasks.build_recipe(recipe))))) for name, recipe in recipes.items()}
+    changes = st.sampled_from(sorted(recipes)).flatmap(
+        lambda name: st.tuples(
+            st.just(name), st.lists(st.tuples(st.sampled_from(names[name]), SETTING_VALUES), min_size=1, max_size=3)
+        )
+    )
+
+    def check(case):
+        name, edits = case
+        try:
+            tasks.build_recipe(edited(recipes[name], edits)).to_toml()
+            count("settings: a recipe")
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 8000, error
+            count("settings: refused in one line")
+
+    campaign(examples, changes, check)
+
+
+def edited(recipe, edits):
+    """Return a copy of a recipe with some settings replaced."""
+    recipe = copy.deepcopy(recipe)
+    for path, value in edits:
+        section = recipe
+        *sections, last = path.split(".")
+        for key in sections:
+            if not isinstance(section.get(key), dict):
+                section[key] = {}
+            section = section[key]
+        section[last] = value
+    return recipe
+
+
 @pytest.mark.parametrize("examples", SIZES)
 def test_any_recipe_trains_or_is_refused_in_one_line(made, count, examples):
     names = {
@@ -272,14 +315,7 @@ def test_any_recipe_trains_or_is_refused_in_one_line(made, count, examples):
 
     def check(case):
         name, edits = case
-        recipe = json.loads(json.dumps(RECIPES[name]))
-        for path, value in edits:
-            section = recipe
-            *sections, last = path.split(".")
-            for key in sections:
-                section = section.setdefault(key, {}) if isinstance(section.get(key, {}), dict) else {}
-            section[last] = value
-        (made / "fuzzed.toml").write_text(tomli_w.dumps(recipe))
+        (made / "fuzzed.toml").write_text(tomli_w.dumps(edited(RECIPES[name], edits)))
         line = ["train", "fuzzed.toml", "--out", "trained", "--device", "cpu", "--no-evaluate"]
         if not any(path == "train.steps" for path, _ in edits):
             line += ["--set", "train.steps=1"]

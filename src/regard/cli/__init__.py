@@ -21,6 +21,10 @@ MULTI_PROCESS_VERBS = ("train", "evaluate", "translate")
 """Verbs that run in several processes under torchrun."""
 
 
+MAX_MESSAGE = 2000
+"""Characters of a message; a value of any length may be in it."""
+
+
 def main() -> None:
     """Run a verb; a user's mistake prints one line and exits with status 2, a bug of ours one line and exits with status 1."""
     warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # decompression bombs raise our own error
@@ -34,7 +38,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # a full disk is found here, not at the end of the process
     except UserError as error:
-        _report(" ".join(str(error).splitlines()))
+        _report(" ".join(str(error).splitlines())[:MAX_MESSAGE])
         distributed.exit_process(2)
     except Interrupted as interruption:
         _report(f"interrupted; {interruption.cure}")
