@@ -42,7 +42,7 @@ from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
 from regard.training.log import Log, LogValue, note
 from regard.training.loop import Trainer
-from regard.training.precision import choose_precision
+from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
 
 if TYPE_CHECKING:
@@ -211,7 +211,10 @@ def train_run(
     task = tasks.recipe_task(settings)
     for path in (folder, folder / "checkpoints") if distributed.is_main() else ():
         clean_up_partial_writes(path)
-    with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
+    with (
+        deterministic_algorithms(settings.train.deterministic),
+        Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log,
+    ):
         if distributed.is_main():
             task.run._prepare(folder, settings, data)
         distributed.barrier()
