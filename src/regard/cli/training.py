@@ -66,6 +66,10 @@ def new(
             help="Images to classify: a folder with a subfolder for each label, or with such folders in train and valid."
         ),
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Fine-tune this run or Hugging Face folder, with its architecture."),
+    ] = None,
 ) -> None:
     """Print a starter recipe for your own data."""
     from regard.tasks import starter_recipe
@@ -74,7 +78,8 @@ def new(
     if images is not None:
         print(image_classification_recipe(task, images), end="")
         return
-    print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
+    files = [path for path in (source, target, pairs, *(data or [])) if path is not None]
+    print(starter_recipe(task, files, init_from), end="")
 
 
 @app.command()

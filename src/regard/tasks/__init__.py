@@ -15,6 +15,7 @@ from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
 from regard.tasks.base import Run, Task
+from regard.tasks.starters.data_files import finetuning_recipe
 from regard.training.checkpoint import load_weights, read_weights
 
 
@@ -63,6 +64,18 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     return recipes.validate_recipe(found.recipe, settings, name=name)
 
 
+def initial_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Return the settings of a recipe to be trained, with the architecture of the run that it starts from (train.init_from)."""
+    from regard.tasks.shared.init_from import copy_architecture
+
+    train, name = settings.get("train"), settings.get("task", "translate")
+    if not isinstance(train, dict) or "init_from" not in train or not isinstance(name, str) or name not in task_names():
+        return settings
+    model = settings.get("model")
+    kind = str(model.get("kind")) if isinstance(model, dict) else None
+    return copy_architecture(settings, find_task(name, kind))
+
+
 def recipe_task(recipe: Recipe) -> Task:
     """Return the task of a recipe."""
     return find_task(recipe.task, recipe.model.kind)
@@ -78,9 +91,10 @@ def load_run_folder(folder: Path, device: torch.device) -> Run:
     return run
 
 
-def starter_recipe(task: str, files: Sequence[Path]) -> str:
-    """Return a commented starter recipe (TOML) of a task for data files."""
+def starter_recipe(task: str, files: Sequence[Path], init_from: Path | None = None) -> str:
+    """Return a commented starter recipe (TOML) of a task for data files; `init_from` is a folder to fine-tune."""
     starters = {found.name: found.starter for found in reversed(all_tasks()) if found.starter is not None}
     if task not in starters:
         raise UserError(f"no starter recipe for the task {task!r}; there are: {', '.join(sorted(starters))}")
-    return starters[task](files)
+    text = starters[task](files)
+    return text if init_from is None else finetuning_recipe(text, init_from)
