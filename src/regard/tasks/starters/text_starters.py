@@ -182,10 +182,7 @@ def answer_recipe(files: Sequence[Path]) -> str:
         setting_line(unanswerable, "whether some questions have no answer in their context"),
         setting_line("stride = 128", "tokens between two windows of a long context"),
     ]
-    segments = setting_line("segments = 2", "the question and its context")
-    return _text_recipe(
-        "answer", "Question answering", files, questions, data_settings="\n".join(settings), model_settings=segments
-    )
+    return _text_recipe("answer", "Question answering", files, questions, data_settings="\n".join(settings))
 
 
 def _required(files: Sequence[Path]) -> Sequence[Path]:
@@ -194,9 +191,7 @@ def _required(files: Sequence[Path]) -> Sequence[Path]:
     return files
 
 
-def _text_recipe(
-    task: str, title: str, files: Sequence[Path], examples: Examples, *, data_settings: str = "", model_settings: str = ""
-) -> str:
+def _text_recipe(task: str, title: str, files: Sequence[Path], examples: Examples, *, data_settings: str = "") -> str:
     steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
     longest = longest_text(examples.texts()[0])
     return fill_template(
@@ -210,7 +205,7 @@ def _text_recipe(
         vocabulary=min(8000, max(500, 20 * len(examples) // 100 * 10)),
         width=width,
         feed_forward=4 * width,
-        model_settings=model_settings,
+        preset="" if task == "language" else setting_line('preset = "bert-mini"', "BERT's shape; transformers opens the export"),
         longest=longest,
         max_length=min(512, max(32, 4 * longest)),
         steps=steps,
