@@ -229,7 +229,7 @@ def test_starter_recipe_of_a_squad_file_trains(tmp_path, impossible):
         question = {"id": str(i), "question": row["question"], "answers": [] if impossible and i % 3 == 0 else gold}
         paragraphs.append({"context": row["context"], "qas": [question]})
     (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "answer", "--data", tmp_path / "train.json")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "--minutes", "0", "answer", "--data", tmp_path / "train.json")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     trained = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert trained.recipe.data.unanswerable == impossible and trained.recipe.model.segments == 2

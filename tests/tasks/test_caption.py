@@ -265,7 +265,7 @@ def test_invalid_caption_settings_are_refused_before_training(image_folder, tmp_
 
 
 def test_starter_recipe_of_captions_is_valid(image_folder):
-    config = parse_recipe("\n".join(run_cli("new", "caption", "--data", image_folder / "train.tsv")))
+    config = parse_recipe("\n".join(run_cli("new", "--minutes", "0", "caption", "--data", image_folder / "train.tsv")))
     assert config.task == "caption" and config.data.captions == [1, 2] and config.data.root == str(image_folder)
 
 

@@ -347,7 +347,7 @@ def test_starter_recipe_of_every_text_task_trains(task, lines, tmp_path):
     head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
     written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]
     (tmp_path / "data.tsv").write_text("\n".join([*head, *written]) + "\n")
-    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", task, "--data", tmp_path / "data.tsv")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "--minutes", "0", task, "--data", tmp_path / "data.tsv")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert run.recipe.task == task and evaluate(run)[0].scores

@@ -360,30 +360,32 @@ def test_text_to_image_card_warns_of_misleading_images(run, codes_run):
 
 
 def test_starter_recipes_of_image_codes_and_text_to_image_train(image_folder, codes_run, tmp_path):
-    page = "\n".join(run_cli("new", "image-codes", "--data", image_folder / "train.tsv"))
+    page = "\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", image_folder / "train.tsv"))
     found = parse_recipe(page)
     assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
-    page = "\n".join(run_cli("new", "text-to-image", "--data", image_folder / "train.tsv"))
+    page = "\n".join(run_cli("new", "--minutes", "0", "text-to-image", "--data", image_folder / "train.tsv"))
     found = parse_recipe(
         page, [f"model.image_codes.run={codes_run.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
     )
     assert found.model.text_length == 16
     train(found, tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match="name your data"):
-        run_cli("new", "text-to-image")
+        run_cli("new", "--minutes", "0", "text-to-image")
 
 
 def test_starter_recipe_of_image_codes_finds_the_path_column(image_folder, tmp_path):
     names = [line.split("\t")[0] for line in (image_folder / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = image_folder / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = parse_recipe("\n".join(run_cli("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
+    found = parse_recipe(
+        "\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
+    )
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
     with pytest.raises(UserError, match=r"has the fields id; name the image path file or file_name or image$"):
-        run_cli("new", "image-codes", "--data", table)
-    assert "path" not in tomllib.loads("\n".join(run_cli("new", "image-codes", "--data", image_folder)))["data"]
+        run_cli("new", "--minutes", "0", "image-codes", "--data", table)
+    assert "path" not in tomllib.loads("\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", image_folder)))["data"]
 
 
 def test_image_codes_train_on_a_folder_of_images_without_captions(image_folder, tmp_path):

@@ -364,7 +364,17 @@ def test_text_to_text_recipe_round_trips_through_toml(data_folder):
 
 def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
     tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", data_folder / name)]
-    lines = run_cli("new", "text-to-text", "--source", data_folder / "train.de", "--target", data_folder / "train.en", *tables)
+    lines = run_cli(
+        "new",
+        "--minutes",
+        "0",
+        "text-to-text",
+        "--source",
+        data_folder / "train.de",
+        "--target",
+        data_folder / "train.en",
+        *tables,
+    )
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     short = [
         "train.steps=2",
@@ -389,4 +399,4 @@ def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
         (["--data", data_folder / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
     ):
         with pytest.raises(UserError, match=message):
-            run_cli("new", "text-to-text", *wrong)
+            run_cli("new", "--minutes", "0", "text-to-text", *wrong)

@@ -12,7 +12,7 @@ from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
-from regard.corpus.table import file_kind
+from regard.corpus.table import TABLE_KINDS, file_kind
 from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain import transformers_outputs
@@ -25,6 +25,7 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    predict_word,
     with_predicted_output,
     word_alternative,
     word_index,
@@ -65,7 +66,7 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
 def translation_output(
     run: TranslateRun, text: str, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
-    """Return the first token of a word of the run's own translation, or of a reference."""
+    """Return a word of the run's own translation, or of a reference."""
     selection.refuse(run, but="word", cure="use --word")
     (source,) = run._ids([text])
     if not source:
@@ -80,15 +81,15 @@ def translation_output(
     step = len(special.output_prefix) + index  # the position of the decoder that predicts the word
     rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([translation])), special)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
-    inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
     positions = range(len(special.prefix), len(special.prefix) + len(source))
-    target = text_target(run, inputs, "source", positions, step, translation[index])
-    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[index]).strip()!r}"
+    before = inputs["target"][0, : step + 1].tolist()  # later tokens have no influence
+    tokens = translation[index : index + word_ids.count(chosen)]
+    target = predict_word(text_target(run, inputs, "source", positions, step), "target", before, tokens)
     return ExplainedOutput(
         target,
         feature_labels(target, run.tokenizers[0]),
-        f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=word_alternative(selection.against, tokenizer),
+        f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
+        against=word_alternative(selection.against, target, before, tokenizer),
     )
 
 
@@ -134,7 +135,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
         captions = getattr(settings, "captions", None) if run.task.explains == "similarity" else None
         return read_images([path], captions=captions, path=getattr(settings, "path", 0))
     if path.is_file():
-        table = file_kind(path) in (".tsv", ".jsonl")
+        table = file_kind(path) in TABLE_KINDS
         if run.task.explains == "translation" and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)

@@ -207,6 +207,26 @@ def lacks_head(architecture: Architecture) -> bool:
     return architecture.bare and architecture.task != "encode"
 
 
+def exported_settings(run: "Run") -> FlatSettings:
+    """Return all settings of a run's model, with the size of its images."""
+    settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
+    if "image" in run.task.reads:
+        images = run._images.transform
+        settings |= {
+            "data.size": images.size,
+            "data.resize": images.resized,
+            "data.resize_mode": images.fit,
+            "data.resample": images.resample,
+        }
+    return settings
+
+
+def run_family(run: "Run") -> tuple[ModelFamily, str, FlatSettings]:
+    """Return the family and architecture that a run has as it is, and all its settings."""
+    settings = exported_settings(run)
+    return *find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings), settings
+
+
 def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
     """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
@@ -216,16 +236,7 @@ def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:
-        settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
-        if "image" in run.task.reads:
-            images = run._images.transform
-            settings |= {
-                "data.size": images.size,
-                "data.resize": images.resized,
-                "data.resize_mode": images.fit,
-                "data.resample": images.resample,
-            }
-        forms = equivalent_forms(settings, weights, run.model)
+        forms = equivalent_forms(exported_settings(run), weights, run.model)
         form, family, name = find_form(EXPORTED_AS.get(run.recipe.task, run.recipe.task), forms)
         settings, weights = form.settings, form.weights
         architecture, unmapped = family.architectures[name], UnmappedTensors()

@@ -78,5 +78,4 @@ def sines_first_order(width: int) -> Tensor:
 def with_learned_positions(form: ExportedForm, tables: dict[str, Tensor]) -> ExportedForm:
     """Return the model with its sinusoids as tables of learned positions."""
     learned = {f"{name}.table.weight": table for name, table in tables.items()}
-    others = {name: value for name, value in form.settings.items() if not name.startswith("positions.")}
-    return ExportedForm({**others, "positions.kind": "learned"}, {**form.weights, **learned})
+    return ExportedForm({**form.settings, "positions.kind": "learned"}, {**form.weights, **learned})

@@ -94,7 +94,7 @@ class Data(BaseData):
     """Take the data from an embedded world instead of files."""
     held_out: Natural = 0
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
-    examples of one (source) text stay together."""
+    examples of one (source) text stay together. Of a stream, its last lines."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
 
@@ -120,13 +120,13 @@ class Data(BaseData):
 
 
 class PairData(Data):
-    """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
-    sentences and their translations."""
+    """Parallel text: two aligned files (source, target), or one table: .tsv, .csv or .jsonl, each plain, .gz or .xz, or .parquet,
+    .arrow or .feather. From a world, its sentences and their translations."""
 
     columns: tuple[int | str, int | str] = (0, 1)
-    """Source and target column of a .tsv: numbers from 0, or names in its first line."""
+    """Source and target column of a table: numbers from 0 (.tsv, .csv), or names; `translation.en` is a field of a field."""
     fields: tuple[str, str] = ("source", "target")
-    """Source and target field of a .jsonl."""
+    """Source and target field of a .jsonl, in the same way."""
     reverse: bool = False
     """Translate from the target into the source."""
 
@@ -140,14 +140,18 @@ class PairData(Data):
 
 
 class TextData(Data):
-    """Text files, or a column of .tsv or .jsonl files; each plain, .gz or .xz. From a world, its sentences in one language."""
+    """Text files, or a column of tables (as for the task translate); each plain, .gz or .xz. From a world, its sentences in one
+    language."""
 
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
+    held_out_documents: bool = False
+    """`held_out` takes whole documents (lines without an empty line between them) with at least so many lines, so that held-out
+    lines still follow one another. `masking.next_sentence` sets it. Of a stream, the last lines are held out in any case."""
     overlap: Natural = 0
     """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
-    """Read this column of .tsv or .jsonl files: its number from 0, or its name."""
+    """Read this column of tables: its number from 0 (.tsv, .csv), or its name."""
     language: Literal["source", "target", "both"] = "source"
     """Language of a world; with `both`, every sentence is followed by its translation."""
     too_long: Literal["error", "drop", "truncate", "split"] = "drop"  # type: ignore[assignment]
@@ -158,8 +162,6 @@ class TextData(Data):
 
     @model_validator(mode="after")
     def check_stream(self) -> "TextData":
-        if self.stream and self.held_out:
-            raise ValueError("data.held_out holds out lines, and a stream has none: give data.valid")
         if self.stream and self.pack:
             raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
         if self.overlap and not self.stream:
@@ -168,11 +170,11 @@ class TextData(Data):
 
 
 class LabelledData(Data):
-    """Texts with labels: .tsv or .jsonl files, each plain, .gz or .xz. From a world, sentences with an "it", labelled with the
-    gender of its antecedent."""
+    """Texts with labels: .tsv, .csv or .jsonl files, each plain, .gz or .xz, or .parquet, .arrow or .feather. From a world,
+    sentences with an "it", labelled with the gender of its antecedent."""
 
     text: int | str = 0
-    """The column of the text: its number from 0, or its name in the first line of a .tsv or in a .jsonl."""
+    """The column of the text: its number from 0, or its name in the first line of a .tsv or .csv or in any other table."""
     text_pair: int | str | None = None
     """The column of a second text, for pairs."""
     label: int | str = 1

@@ -12,7 +12,7 @@ from regard.training.log import read_events
 
 MARKUP = re.compile(r"[\\`*_{}\[\]()#|~]")
 """What Markdown would read as markup within a line."""
-FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
+FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX", "peft": "for PEFT"}
 
 
 def write_card(run: Run) -> None:
@@ -107,7 +107,7 @@ def conversion_section(note: dict[str, Any]) -> str:
         return ""
     title = f"\n## Conversion\n\nWritten from {code(note['from'])} {FORMAT_NAMES[note['to']]}. "
     if "against" not in note:
-        return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
+        return f"{title}Not compared yet: `regard convert … --{'to hf --' * (note['to'] == 'peft')}verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
     rows = "\n".join(f"| {shown} | {note[name]:.1e} |" for name, shown in named.items() if note[name] is not None)
     texts = "".join(

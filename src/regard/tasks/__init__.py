@@ -15,7 +15,7 @@ from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
 from regard.tasks.base import Run, Task
-from regard.tasks.starters.data_files import finetuning_recipe
+from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.checkpoint import load_weights, read_weights
 
 
@@ -91,10 +91,9 @@ def load_run_folder(folder: Path, device: torch.device) -> Run:
     return run
 
 
-def starter_recipe(task: str, files: Sequence[Path], init_from: Path | None = None) -> str:
-    """Return a commented starter recipe (TOML) of a task for data files; `init_from` is a folder to fine-tune."""
+def starter_recipe(task: str, files: Sequence[Path], options: StarterOptions | None = None) -> Starter:
+    """Return the starter recipe of a task for data files."""
     starters = {found.name: found.starter for found in reversed(all_tasks()) if found.starter is not None}
     if task not in starters:
         raise UserError(f"no starter recipe for the task {task!r}; there are: {', '.join(sorted(starters))}")
-    text = starters[task](files)
-    return text if init_from is None else finetuning_recipe(text, init_from)
+    return starters[task](files, options or StarterOptions())

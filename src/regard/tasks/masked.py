@@ -39,6 +39,15 @@ class MaskedRecipe(Recipe):
     model: EncoderModel = EncoderModel(kind="transformer", preset="bert-mini")
     masking: Masking = Masking()
 
+    @model_validator(mode="before")
+    @classmethod
+    def hold_out_documents(cls, given: object) -> object:
+        """Hold out whole documents for next-sentence prediction, which reads two lines in a row."""
+        if not isinstance(given, dict) or not isinstance(given.get("masking"), dict) or not isinstance(given.get("data"), dict):
+            return given
+        documents = {"held_out_documents": True} if given["masking"].get("next_sentence") is True else {}
+        return {**given, "data": {**documents, **given["data"]}}
+
     @model_validator(mode="after")
     def check_data(self) -> Self:
         if self.train.regularize.bpe_dropout:

@@ -22,6 +22,7 @@ from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.shared.run_folder import read_json
+from regard.tasks.starters.text_starters import regress_recipe
 from regard.training.losses import MeanSquaredError
 
 SCALE_FILE = "scale.json"
@@ -124,7 +125,7 @@ REGRESS = replace(
     metrics=("valid_spearman",),
     explains=None,
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 1),
-    starter=None,
+    starter=regress_recipe,
     card=TaskCard(
         uses="Numbers of texts like those it was trained on. Research and teaching.",
         misuses=f"{HUMAN_CHECK} every decision; judging people by what they write.",

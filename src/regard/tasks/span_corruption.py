@@ -21,6 +21,7 @@ from regard.tasks.masked import MASK_PATTERN, FilledText
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.shared.one_or_many import one_or_many
+from regard.tasks.starters.text_starters import span_corruption_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 
@@ -125,6 +126,7 @@ SPAN_CORRUPTION = Task(
     verbs=("fill", "embed"),
     encoder_decoder=True,
     model_sizes=lambda recipe, vocabulary: vocabulary,
+    starter=span_corruption_recipe,
     card=TaskCard(
         uses="Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
         misuses=GENERATED_MISUSE,

@@ -43,7 +43,7 @@ from regard.tasks.base import HUMAN_CHECK, OWN_ENGINE, TEXT_LIMITS, ComparisonRo
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
-from regard.tasks.starters.text_starters import translate_recipe
+from regard.tasks.starters.pair_starters import translate_recipe
 from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
