@@ -209,7 +209,6 @@ UNSUPPORTED = [
         dict(SMALL, positions={"sines_first": True, "kind": "learned"}, output_bias=True),
         "model.positions.kind = 'learned'",
     ),
-    ("translate", dict(SMALL), "model.positions.sines_first = False"),
     ("classify", dict(BERT, norm_first=True), "model.norm_first = True"),
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
     ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
