@@ -8,6 +8,7 @@ from regard import distributed
 from regard.files import atomic_write
 from regard.recipe import AlgorithmWorld, BaseData, Data, ShapesWorld, TasksData
 from regard.tasks.base import Run
+from regard.tasks.shared.data_record import DATA_FILE
 from regard.training.log import read_events
 
 MARKUP = re.compile(r"[\\`*_{}\[\]()#|~]")
@@ -37,6 +38,8 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
         if run._huggingface is None
         else []
     )
+    if training := run._read_json(DATA_FILE).get("sets", {}).get("training"):
+        known += [("training data", f"{training['examples']:,} examples, SHA-256 `{training['sha256'][:16]}…` (`{DATA_FILE}`)")]
     known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
     known += [("trained on", facts.get("hardware", "unknown"))] if run._huggingface is None else []
     if isinstance(recipe.data, TasksData):

@@ -1,7 +1,7 @@
 """Score a run on its test sets or on other files; compare runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -10,11 +10,13 @@ from regard.corpus.dataset import as_task_pairs
 from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
-from regard.files import atomic_write
+from regard.files import atomic_write, file_name, writing_into
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
+from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
 from regard.tasks.text_to_text import TextToTextRun
 from regard.tasks.translate import TranslateRun
+from regard.training.log import note
 
 
 def evaluate(
@@ -83,17 +85,16 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
     scores = run._read_json("scores.json")
     scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
     atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")
-    (run.folder / "outputs").mkdir(exist_ok=True)
     for result in results:
         if result.outputs:
-            name = f"{result.name.replace('/', '-')}.txt"
-            (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
+            with writing_into(run.folder / "outputs"):
+                atomic_write(run.folder / "outputs" / f"{file_name(result.name)}.txt", "\n".join(result.outputs) + "\n")
         if result.by_length:
             from regard.show.figures.curves import score_by_length
             from regard.show.figures.style import save_figure
 
             figure = score_by_length({run.folder.name: result.by_length})
-            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
+            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")
 
 
 def compare_runs(
@@ -109,4 +110,20 @@ def compare_runs(
     sets = select_sets(first, source, reference, task)
     if not (source and reference) and not first.data.tests:
         raise UserError(f"{first.folder} names no test sets; give --source and --reference")
+    for warning in training_overlaps(runs, sets):
+        note(warning)
     return {name: first._compare(dict(zip(names, runs)), examples) for name, examples in sets.items()}
+
+
+def training_overlaps(runs: Sequence[Run], sets: Mapping[str, Examples]) -> list[str]:
+    """Return a warning for every run and test set where test examples were in the run's training data, by their hashes."""
+    found = []
+    for run in runs:
+        for name, examples in sets.items():
+            if known := trained_examples(run.folder, examples):
+                number = len(set(examples.keys()))
+                found.append(
+                    f"warning: {run.folder} was trained on {known:,} of the {number:,} distinct examples of {name}: its scores "
+                    "there are not those of unseen data; compare on files that neither run was trained on (--source, --reference)"
+                )
+    return found

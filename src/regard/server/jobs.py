@@ -13,17 +13,21 @@ from fastapi.responses import Response, StreamingResponse
 from PIL import Image
 from pydantic import BaseModel
 
-from regard.corpus.decode_image import decode_image
-from regard.server.errors import ApiError
-from regard.server.limits import client_address
+from regard.corpus.decode_image import count_pixels, decode_image
+from regard.server.ablation import ablated
+from regard.server.errors import FAILURES, ApiError
+from regard.server.limits import FAILURE, client_address, log
 from regard.server.models import ServedModel
+from regard.server.request_types import AblatedHead
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, StartJob, TokenQueue, Worker
 from regard.tasks.contrastive import PlainText
-from regard.tasks.shared.requests import StreamedToken
+from regard.tasks.shared.requests import StreamCallback, StreamedToken, open_continuous_batch
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
+BYTES_PER_PIXEL = 8
+"""Of an image while it is decoded: RGBA, and the RGB that is made of it."""
 Event = BaseModel | Mapping[str, object]
 ModelInput = str | Image.Image
 RunType = TypeVar("RunType")
@@ -45,12 +49,14 @@ class ModelRequest(Generic[RunType]):
 
     request: Request
     model: ServedModel
+    ablate: Sequence[AblatedHead] = ()
+    """Heads that are switched off in this request."""
 
     @staticmethod
-    def create(request: Request, model: str | None, verb: str) -> "ModelRequest[RunType]":
+    def create(request: Request, model: str | None, verb: str, ablate: Sequence[AblatedHead] = ()) -> "ModelRequest[RunType]":
         served = request.app.state.models.find(model, verb)
         request.scope["model"] = served.name
-        return ModelRequest(request, served)
+        return ModelRequest(request, served, ablate)
 
     @property
     def run(self) -> RunType:
@@ -63,7 +69,13 @@ class ModelRequest(Generic[RunType]):
 
     async def analyse(self, function: Callable[[RunType], Result]) -> Result:
         """Return what a function of the run returns, called in the thread of the analysis worker."""
-        job = Job(lambda callback: function(cast(RunType, self.model.analysis_run)), client=client_address(self.request.scope))
+
+        def start(callback: StreamCallback | None) -> Result:
+            run = self.model.analysis_run
+            with ablated(run, self.ablate):
+                return function(cast(RunType, run))
+
+        job = Job(start, client=client_address(self.request.scope))
         result: Result
         (result,) = await self._wait_for_results(self.model.analysis_worker, [job])
         return result
@@ -76,8 +88,29 @@ class ModelRequest(Generic[RunType]):
         return json_response(response_type(model=self.model.name, results=list(results)))
 
     async def decode(self, starts: Sequence[StartJob]) -> list[Any]:
-        """Return the decoded texts; they are decoded in one batch with those of other requests."""
+        """Return the decoded texts; they are decoded in one batch with those of other requests, unless heads are switched off."""
+        if self.ablate:
+            return await self._decode_alone(starts)
         return await self._wait_for_results(self.model.worker, self._decoding_jobs(starts))
+
+    async def _decode_alone(self, starts: Sequence[StartJob]) -> list[Any]:
+        """Return the decoded texts of this request only, decoded by the analysis worker until the client leaves."""
+
+        def start(callback: StreamCallback | None) -> list[Any]:
+            run = self.model.analysis_run
+            batch, tasks = open_continuous_batch(run), [start(callback=None) for start in starts]
+            with ablated(run, self.ablate):
+                batch.add(task.request for task in tasks if task.request is not None)
+                while len(batch):
+                    if job.cancelled:
+                        raise CLIENT_LEFT
+                    batch.step()
+            return [task.result() for task in tasks]
+
+        job = Job(start, client=client_address(self.request.scope))
+        results: list[Any]
+        (results,) = await self._wait_for_results(self.model.analysis_worker, [job])
+        return results
 
     def _decoding_jobs(self, starts: Sequence[StartJob], tokens: TokenQueue | None = None) -> list[Job]:
         return [
@@ -150,6 +183,9 @@ class ModelRequest(Generic[RunType]):
                         yield sse_event(event)
             except ApiError as error:
                 yield sse_event(error.body())
+            except FAILURES:
+                log.exception("failure", extra={"model": self.model.name})
+                yield sse_event(FAILURE.body())
             finally:
                 self._abandon(jobs)
             yield b"data: [DONE]\n\n"
@@ -175,14 +211,15 @@ class ModelRequest(Generic[RunType]):
                 job.future.cancel()
 
     async def read_image(self, data: str) -> Image.Image:
-        """Decode an image in a thread; its size is checked before its pixels are read."""
+        """Decode an image in a thread; its size is checked, and its memory reserved, before its pixels are read."""
         encoded = data.partition(",")[2] if data.startswith("data:") else data
         try:
-            return await asyncio.to_thread(
-                lambda: decode_image(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
-            )
+            content = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
         except ValueError:
             raise ApiError(422, "image: should be an image in base64, or a data: URL", code="invalid", param="image") from None
+        pixels = min(await asyncio.to_thread(count_pixels, content), self._settings.max_pixels)
+        self.request.scope["reserve"](BYTES_PER_PIXEL * pixels)
+        return await asyncio.to_thread(decode_image, content, "the image", self._settings.max_pixels)
 
     async def read_input(self, text: str | None, image: str | None) -> ModelInput:
         """Return a text or an image, if the model takes that kind of input; where it takes both, a text is marked as one."""

@@ -14,6 +14,7 @@ import torch
 from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
+from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
 from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.checkpoint import load_weights, read_weights
@@ -45,8 +46,13 @@ def find_task(name: str, kind: str | None = None) -> Task:
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe in a TOML file, with `a.b=c` overrides applied."""
-    return build_recipe(recipes.read_settings(path, overrides), name=str(path))
+    """Return the recipe in a TOML file, with `a.b=c` overrides applied. The data of a run may be inside its folder."""
+    settings, folder = recipes.read_settings(path, overrides), Path(path).parent
+    data = settings.get("data")
+    if Path(path).name == "recipe.toml" and isinstance(data, dict) and isinstance(root := data.get("root"), str):
+        inside = not Path(root).is_absolute() and root not in ("", ".") and (folder / root).is_dir()
+        data["root"] = str(folder / root) if inside else root
+    return build_recipe(settings, name=str(path))
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:
@@ -58,7 +64,7 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
     if not isinstance(task, str) or task not in task_names():
-        raise UserError(f"{name}: task = {task!r}: should be {' or '.join(task_names())}")
+        raise UserError(f"{name}: task = {shorten(task)}: should be {' or '.join(task_names())}")
     found = find_task(task, str(model.get("kind")) if isinstance(model, dict) else None)
     assert found.recipe is not None
     return recipes.validate_recipe(found.recipe, settings, name=name)
