@@ -30,6 +30,7 @@ UPWARDS = {
     ("tasks/base.py", "show"),  # Run.show
     ("attention/recording.py", "show"),  # AttentionRecording.show
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
+    ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
 """Imports inside a function that go against the order: a verb of a run that a later folder implements."""
@@ -199,6 +200,8 @@ def test_no_pickle_no_exec_no_broad_except(path):
         for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
         if path.name != "percent.py" or not one.startswith(("exec(", "eval("))
     ]  # which runs the pages of the tour
+    if path == PACKAGE / "cli" / "__init__.py":
+        found.remove("except Exception")  # the one last resort: a bug is one line with a report
     assert not found
 
 

@@ -85,10 +85,10 @@ class BaseData(Settings):
         """Return a file of the training set, relative to `root`; None if there is none."""
         return None
 
-    def locate(self, beside: Path) -> Self:
-        """Return the same data with the folder `beside / root`, if that has its first file and `root` does not."""
-        first = self.first_file()
-        if first is None or Path(self.root, first).exists() or not Path(beside, self.root, first).exists():
+    def locate(self, beside: Path, *, first: bool = False) -> Self:
+        """Return the same data with the folder `beside / root`, if that has its first file and `root` does not, or if `first`."""
+        file = self.first_file()
+        if file is None or not Path(beside, self.root, file).exists() or (Path(self.root, file).exists() and not first):
             return self
         return self.model_copy(update={"root": str(beside / self.root)})
 

@@ -16,8 +16,10 @@ from regard.batches.rows import encoder_inputs, encoder_pair_inputs
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
-from regard.interop.convert import write_huggingface_folder
+from regard.files import atomic_write, writing_into
+from regard.interop.convert import open_huggingface_folder, write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
+from regard.interop.equivalent import sines_first_order
 from regard.interop.peft import write_peft_adapter
 from regard.interop.verify import (
     ConversionProof,
@@ -62,10 +64,10 @@ def convert(
         ours = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None
         folder, proof = export(run, out, to, samples, model_inputs(run, samples), ours, verify=verify)
     note = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
-    (folder / "README.md").write_text(converted_card(run, folder, note), encoding="utf-8")
+    atomic_write(folder / "README.md", converted_card(run, folder, note))
     if run._huggingface is None and proof is not None:
-        (run.folder / "conversion.json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-        (run.folder / "README.md").write_text(card(run), encoding="utf-8")
+        atomic_write(run.folder / "conversion.json", json.dumps(note, indent=1) + "\n")
+        atomic_write(run.folder / "README.md", card(run))
     return proof
 
 
@@ -110,11 +112,8 @@ def write_packaged_weights(folder: Path, verify: bool) -> None:
     if verify:
         raise UserError(f"--verify: {PACKAGE} has weights without a program to compare with; leave it out")
     weights = load_packaged_weights()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from None
-    write_weights(folder / "model.safetensors", weights)
+    with writing_into(folder):
+        write_weights(folder / "model.safetensors", weights)
 
 
 def converted_card(run: Run, folder: Path, note: dict[str, Any]) -> str:
@@ -135,7 +134,16 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
         else model_outputs(load_native(folder, device="cpu"), samples, generates_text(run))
     )
     theirs.logits = run._to_training_scale(theirs.logits)
+    if run._huggingface is None and has_permuted_width(run, folder):
+        order = sines_first_order(run.recipe.model.width)
+        ours.states = {name: [state[..., order] for state in states] for name, states in ours.states.items()}
     return compare_outputs(ours, theirs, samples, "transformers" if is_transformers_installed() else "the folder read again")
+
+
+def has_permuted_width(run: Run, folder: Path) -> bool:
+    """Whether the folder has the run's hidden states in another order (interop/equivalent.py)."""
+    theirs = open_huggingface_folder(folder).settings.get("positions.sines_first")
+    return bool(theirs) and not run.recipe.model.positions.sines_first
 
 
 def generates_text(run: Run) -> bool:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import add_lora, merge_lora
-from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override
+from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override, read_settings
 from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
@@ -42,8 +42,11 @@ from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
 from regard.training.log import Log, LogValue, note
 from regard.training.loop import Trainer
-from regard.training.precision import choose_precision
+from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
+
+if TYPE_CHECKING:
+    from regard.plan.own_data import DataOptions
 
 LENGTH_MULTIPLE = 8
 """With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
@@ -69,7 +72,7 @@ class TrainingObserver(Protocol):
 
 
 def train(
-    recipe: RecipeSource,
+    recipe: RecipeSource | None = None,
     out: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -80,8 +83,13 @@ def train(
     verify: int = 0,
     accept_changes: bool = False,
     observer: TrainingObserver | None = None,
+    **own_data: Unpack["DataOptions"],
 ) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
+
+    Or train on data, without a recipe: `train(task="classify", train=df, text="review", label="stars")` takes lists, dicts,
+    pandas, polars and Arrow tables, Hugging Face's datasets, files, and names of data sets on the hub; it writes a recipe that
+    takes at most `minutes` (60) on this machine.
 
     `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
     last steps and compares every bit. Data and settings must be those of the checkpoint, unless `accept_changes`. A job that
@@ -104,7 +112,10 @@ def train(
         if start is not None or verify or accept_changes:
             option = "--from" if start is not None else "--verify" if verify else "--accept-changes"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
-        settings = to_recipe(recipe, overrides)
+        if own_data and not (distributed.is_restarted() and out):
+            out = Path(out or Path("runs", str(own_data.get("task"))))
+            recipe = own_data_recipe(recipe, out, device, own_data)
+        settings = to_recipe(recipe or {}, overrides)
         stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
         folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
@@ -118,6 +129,17 @@ def train(
             if distributed.is_main():
                 write_recipe(settings, folder)
             return train_run(settings, data, folder, chosen_device, board, observer=observer)
+
+
+def own_data_recipe(recipe: RecipeSource | None, folder: Path, device: str, options: "DataOptions") -> dict[str, object]:
+    """Return the settings for data in place of a recipe; rows are written into the run folder, which then needs nothing else."""
+    from regard.plan.own_data import recipe_for_data
+
+    if recipe is not None:
+        raise UserError(f"give a recipe or data, not both: {', '.join(options)} name data")
+    require_unused(folder)
+    make_folder(folder)
+    return recipe_for_data(folder, device, options)
 
 
 def read_data(settings: Recipe) -> Dataset[Any]:
@@ -140,11 +162,14 @@ def explain_resume(folder: Path) -> Iterator[None]:
 def to_recipe(recipe: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Return a recipe from settings or a TOML file, with overrides applied."""
     if isinstance(recipe, str | Path):
-        return tasks.read_recipe(recipe, overrides)
-    settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
-    for override in overrides:
-        apply_override(settings, override)
-    return tasks.build_recipe(settings)
+        settings = read_settings(recipe, overrides)
+    else:
+        settings = (
+            recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+        )
+        for override in overrides:
+            apply_override(settings, override)
+    return tasks.build_recipe(tasks.initial_settings(settings), name=str(recipe) if isinstance(recipe, str | Path) else "recipe")
 
 
 def require_unused(folder: Path) -> None:
@@ -164,6 +189,8 @@ def make_folder(folder: Path) -> None:
 def write_recipe(settings: Recipe, folder: Path) -> None:
     """Write the recipe into the run folder, and remove the files of a run that failed before its first step."""
     root = str(Path(settings.data.root).resolve())
+    if Path(root).is_relative_to(folder.resolve()):  # the run can be moved with its data
+        root = Path(root).relative_to(folder.resolve()).as_posix()
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     try:
         for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
@@ -187,7 +214,10 @@ def train_run(
     task = tasks.recipe_task(settings)
     for path in (folder, folder / "checkpoints") if distributed.is_main() else ():
         clean_up_partial_writes(path)
-    with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
+    with (
+        deterministic_algorithms(settings.train.deterministic),
+        Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log,
+    ):
         if distributed.is_main():
             task.run._prepare(folder, settings, data)
         distributed.barrier()
@@ -326,18 +356,24 @@ def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> set[str]:
         if is_huggingface_folder(Path(settings.run))
         else checkpoint.read_weights(path)
     )
-    modules = tuple(settings.modules)
-    taken = {name: weights for name, weights in theirs.items() if not modules or name.startswith(modules)}
+    modules, ours = tuple(settings.modules), checkpoint.named_weights(run.model)
+    taken = {name: weights for name, weights in theirs.items() if name.startswith(modules or ("",))}
+    if not modules:  # the head of another task, or of other labels, starts anew
+        taken = {
+            name: weights
+            for name, weights in taken.items()
+            if name in ours and (weights.shape == ours[name].shape or not name.startswith("output."))
+        }
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
         raise UserError(f"train.init_from.modules = {settings.modules}: {path} has no weights named so; it has {known}")
     if settings.into is not None:
         taken = {name.replace(modules[0], settings.into, 1): weights for name, weights in taken.items()}
     taken = run.model.adapt_weights(taken) if hasattr(run.model, "adapt_weights") else taken
-    ours = checkpoint.named_weights(run.model)
     with torch.no_grad():
         checkpoint.load_weights(run.model, {**ours, **taken}, str(path))
-    log.note(f"initialised {len(taken)} tensors from {settings.run}")
+    new = sorted({name.split(".")[0] for name in ours.keys() - taken.keys()})
+    log.note(f"initialised {len(taken)} tensors from {settings.run}" + (f"; new: {', '.join(new)}" if new else ""))
     return set(taken)
 
 

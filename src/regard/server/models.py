@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from regard.errors import UserError
+from regard.files import path_exists
 from regard.interop.huggingface_files import LABEL_TASKS
 from regard.run.load import load
 from regard.server.errors import ApiError
@@ -143,8 +144,8 @@ def load_runs(arguments: Sequence[str], device: str) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     for argument in arguments:
         name, equals, path = argument.partition("=")
-        if not equals or Path(argument).exists():
-            name, path = Path(argument).resolve().name if Path(argument).exists() else argument, argument
+        if not equals or path_exists(argument):
+            name, path = Path(argument).resolve().name if path_exists(argument) else argument, argument
         if not name or len(name) > 200 or not name.isprintable():
             raise UserError(f"{argument!r}: give a run folder, or NAME=RUN to choose the model's name")
         if name in runs:

@@ -14,6 +14,7 @@ import torch
 from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
+from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
 from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.checkpoint import load_weights, read_weights
@@ -46,9 +47,9 @@ def find_task(name: str, kind: str | None = None) -> Task:
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe in a TOML file, with `a.b=c` overrides applied. A relative data.root starts at the working folder, or, if
-    the data is not there, at the recipe's own folder."""
-    recipe = build_recipe(recipes.read_settings(path, overrides), name=str(path))
-    return recipe.model_copy(update={"data": recipe.data.locate(Path(path).parent)})
+    the data is not there, at the recipe's own folder; that of a run at the run's folder first."""
+    recipe, path = build_recipe(recipes.read_settings(path, overrides), name=str(path)), Path(path)
+    return recipe.model_copy(update={"data": recipe.data.locate(path.parent, first=path.name == "recipe.toml")})
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:
@@ -60,10 +61,22 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
     if not isinstance(task, str) or task not in task_names():
-        raise UserError(f"{name}: task = {task!r}: should be {' or '.join(task_names())}")
+        raise UserError(f"{name}: task = {shorten(task)}: should be {' or '.join(task_names())}")
     found = find_task(task, str(model.get("kind")) if isinstance(model, dict) else None)
     assert found.recipe is not None
     return recipes.validate_recipe(found.recipe, settings, name=name)
+
+
+def initial_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Return the settings of a recipe to be trained, with the architecture of the run that it starts from (train.init_from)."""
+    from regard.tasks.shared.init_from import copy_architecture
+
+    train, name = settings.get("train"), settings.get("task", "translate")
+    if not isinstance(train, dict) or "init_from" not in train or not isinstance(name, str) or name not in task_names():
+        return settings
+    model = settings.get("model")
+    kind = str(model.get("kind")) if isinstance(model, dict) else None
+    return copy_architecture(settings, find_task(name, kind))
 
 
 def recipe_task(recipe: Recipe) -> Task:

@@ -150,10 +150,10 @@ def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: C
     axes.spines[:].set_visible(False)
 
 
-def draw_colour_bar(axes: Axes, darkest: float = 1.0) -> None:
+def draw_colour_bar(axes: Axes, darkest: float = 1.0, name: str = "attention weight") -> None:
     ticks = [darkest * part for part in (0, 0.25, 0.5, 0.75, 1)]
     bar = style.colour_bar(axes, Normalize(0, darkest), style.sequential_colormap(), ticks=ticks)
-    bar.set_label("attention weight", fontsize=style.SMALL, color=style.MUTED, labelpad=5)
+    bar.set_label(name, fontsize=style.SMALL, color=style.MUTED, labelpad=5)
     axes.set_yticks(ticks, ["0", "", f"{darkest / 2:.2g}", "", f"{darkest:.2g}"])
 
 

@@ -24,6 +24,7 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
 from regard.errors import UserError
+from regard.files import atomic_write, writing_into
 from regard.show.figures.labels import clean
 
 TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
@@ -273,9 +274,5 @@ def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[]
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a figure or page; missing folders are made."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path}: cannot write the figure ({reason}); choose another path") from error
+    with writing_into(path.parent):
+        atomic_write(path, content)
