@@ -37,7 +37,7 @@ def test_a_relative_root_starts_at_the_working_folder_or_beside_the_recipe(tmp_p
 def test_a_missing_file_is_named_with_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"no file texts/a.txt in {tmp_path}; relative paths start at data.root"):
+    with pytest.raises(UserError, match=rf"no file {tmp_path}/texts/a.txt; relative paths start at data.root"):
         regard.train("mine.toml", device="cpu")
 
 

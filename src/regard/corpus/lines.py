@@ -84,9 +84,8 @@ def _open_binary(path: Path) -> BinaryIO:
 
 
 def missing_file(path: Path, kind: str = "file") -> UserError:
-    """Return the error of a file that does not exist; it names the working folder, where a relative path starts."""
-    where = "" if path.is_absolute() else f" in {Path.cwd()}"
-    return UserError(f"no {kind} {path}{where}; relative paths start at data.root")
+    """Return the error of a file that does not exist, with the whole path: a relative one starts at the working folder."""
+    return UserError(f"no {kind} {path.absolute()}; relative paths start at data.root")
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:
