@@ -153,7 +153,7 @@ class AttentionRecording:
         *,
         kind: str | None = None,
         layer: int | None = None,
-        head: int | None = None,
+        head: int | str | None = None,
         token: str | int | None = None,
         row: int = 0,
     ) -> "InlineFigure":
@@ -166,7 +166,7 @@ class AttentionRecording:
         from regard.show.selection import ViewSelection
         from regard.show.views import show_recording
 
-        selection = ViewSelection(view, kind, layer, head, None if token is None else str(token))
+        selection = ViewSelection.of(view, kind, layer, head, token)
         return show_recording(self, tokens, selection, row=row)
 
     def of(self, result: HypothesisRows, kind: str | None = None) -> Tensor:

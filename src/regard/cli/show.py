@@ -52,15 +52,26 @@ def show(
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(help="Token of --view token, heads or neurons, as text or index; for --view steps, the first to show."),
+        typer.Option(
+            metavar="WORD|WORD:2|NUMBER",
+            help="Token of --view token (the default with it), heads or neurons: a word, the second of several (it:2), or its "
+            "number from 1; for --view steps, the first to show.",
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Save the recorded attention: a.attn.")] = None,
     positions: Annotated[
         bool, typer.Option("--positions", help="Show the positional encoding and its dot products (a run's own, if given).")
     ] = False,
     layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="Head of --layer, counted from 1.")] = None,
-    heads: Annotated[bool, typer.Option("--heads", help="All heads of the layer side by side.")] = False,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEAD",
+            help="Head, counted from 1: 3 of --layer, 2.3 (layer.head), or its name as figures and regard explain print "
+            "it, 'cross-attention, layer 2, head 3'.",
+        ),
+    ] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="Every head of the layer, side by side.")] = False,
     halting: Annotated[
         bool, typer.Option("--halting", help="The number of steps of each token (Universal Transformer).")
     ] = False,
@@ -84,13 +95,13 @@ def show(
     Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
     of a beam search; or the halting steps of each token.
     """
+    from regard.attention.modules import STACK_NAMES
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.halting import show_halting_steps
-    from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
+    from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
     from regard.show.views import show_run
 
-    plain = view is None and kind is None and token is None and save is None  # the alignment of a translation, where there is one
     is_record = run is not None and run.suffix == ".attn"
     check_output_path(out, terminal or save is not None)
     if positions:
@@ -100,7 +111,15 @@ def show(
         return
     if run is None:
         raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
-    choice = ViewSelection(view or ("heads" if heads else "matrix"), kind, layer, head, token)
+    plain = view is None and token is None and save is None  # the alignment of a translation, where there is one
+    view = view or ("token" if token is not None else "matrix")
+    refuse(
+        (heads and head is not None, f"--heads shows every head, --head {head} one: leave out one of them"),
+        (heads and view not in EVERY_HEAD, f"--heads: --view {view} does not show every head; leave it out, or use --view model"),
+        (max_tokens is not None and view != "steps", f"--max-tokens {max_tokens}: it is for --view steps; leave it out"),
+    )
+    choice = ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads)
+    plain = plain and choice.kind in (None, STACK_NAMES["cross"])
     needs_run = choice.view in VIEWS_THAT_RUN
     refuse(
         (
@@ -111,8 +130,8 @@ def show(
         (not is_record and text is None, "no text to show: regard show RUN TEXT"),
         (save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
         (
-            halting and bool(heads or layer or head),
-            "--halting counts the steps of tokens, not of heads: leave out --layer, --head and --heads",
+            halting and (heads or not plain or any(option is not None for option in (layer, head, kind))),
+            "--halting counts the steps of tokens, not of heads: leave out --view, --kind, --layer, --head, --token, --save",
         ),
     )
     if is_record:
@@ -130,6 +149,8 @@ def show(
 
 def _print(figure: "InlineFigure", out: Path | None, terminal: bool) -> None:
     """Save a figure, and print it as text or its description."""
+    if figure.note:
+        print(figure.note, file=sys.stderr)
     if out is not None:
         figure.save(out)
     print(figure.text() if terminal else figure.description)

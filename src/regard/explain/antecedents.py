@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regard.attention.modules import layer_names
 from regard.corpus.examples import SentencePairs
 from regard.explain.faithfulness import mean_score
 from regard.explain.heads import HeadId, KeyChoice, ablate_heads, head_choices
@@ -91,7 +92,7 @@ class AntecedentHead:
     def table(self) -> ReportTable:
         rows = [["none", format_percent(self.pronouns), ""]]
         for found in {one.heads: one for one in [*self.ablations.values(), *self.same_layer]}.values():
-            heads = " and ".join(f"{module} {head + 1}" for module, head in found.heads)
+            heads = " and ".join(map(head_name, found.heads))
             rows.append([heads, format_percent(found.accuracy), f"{found.p_value:.4f}"])
         return ReportTable(f'"it" in {self.number} sentences of {self.name}', ["ablated heads", "correct pronouns", "p"], rows)
 
@@ -115,11 +116,13 @@ class AntecedentHead:
 
 
 def head_name(head: HeadId) -> str:
-    return f"{head[0]}, head {head[1] + 1}"
+    """Return the name of a translator's head, counted from 1, as `regard show --head` takes it."""
+    stacks = layer_names([head[0], "encoder", "decoder.self_attention"])  # a translator has both
+    return f"{stacks[head[0]]}, head {head[1] + 1}"
 
 
 def head_json(head: HeadId) -> dict[str, Any]:
-    return {"module": head[0], "head": head[1] + 1}
+    return {"name": head_name(head), "module": head[0], "head": head[1] + 1}
 
 
 def format_percent(score: Score) -> str:

@@ -19,7 +19,7 @@ def show(
     *,
     kind: str | None = None,
     layer: int | None = None,
-    head: int | None = None,
+    head: int | str | None = None,
     token: str | int | None = None,
     max_tokens: int | None = None,
 ) -> "InlineFigure":
@@ -33,7 +33,7 @@ def show(
     from regard.show.selection import ViewSelection
     from regard.show.views import show_model
 
-    selection = ViewSelection(view, kind, layer, head, None if token is None else str(token))
+    selection = ViewSelection.of(view, kind, layer, head, token)
     return show_model(model, tokenizer, text, selection, max_tokens=max_tokens)
 
 

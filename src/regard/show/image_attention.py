@@ -21,6 +21,8 @@ from regard.tasks.contrastive import is_image
 from regard.tasks.shared.images import ImageInput, as_image_source, pooled_positions
 from regard.tasks.translate import Translation
 
+EVERY_HEAD_VIEWS = ("heads", "head-matrices")
+
 
 def reads_image(run: Run, given: str) -> bool:
     """Return whether the run reads this input as an image whose attention can be drawn over it."""
@@ -34,7 +36,7 @@ def reads_image(run: Run, given: str) -> bool:
 def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) -> InlineFigure:
     """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
 
-    With a head, that head alone; with the view "heads", each head of a layer."""
+    With a head, that head alone; with the view "heads" or "head-matrices", each head of a layer."""
     captions = run.task.explains == "caption"
     attention = next(iter(cast(CaptionRun, run).align([given]))) if captions else image_attention(run, given)
     layers, heads = attention.heads.shape[:2]
@@ -44,7 +46,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     pixels = run._images.decode([given])[0]
     if captions:
         shown = caption_overlays(attention, pixels, selection)
-    elif selection.view == "heads":
+    elif selection.view in EVERY_HEAD_VIEWS:
         layer = layers if selection.layer is None else selection.layer
         names = [f"head {head + 1}" for head in range(heads)]
         shown = [ImageAttention(pixels, names, attention.heads[layer - 1, :, 0], f"layer {layer}")]
@@ -66,7 +68,7 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
         raise UserError("the caption is empty: there is nothing to show")
     heads = attention.heads  # (L, H, T, rows, columns)
     layer = sharpest_layer(heads.reshape(*heads.shape[:3], -1)) if selection.layer is None else selection.layer - 1
-    if selection.view == "heads":
+    if selection.view in EVERY_HEAD_VIEWS:
         return [
             ImageAttention(pixels, attention.words, weights, f"layer {layer + 1}, head {head + 1}")
             for head, weights in enumerate(heads[layer])

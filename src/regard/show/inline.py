@@ -17,7 +17,8 @@ FRAME_HEIGHT = 460
 class InlineFigure:
     """A view of attention. In Jupyter and VS Code it displays by itself, without a network; `save` writes it to a file.
 
-    It is drawn when it is first shown or saved. `description` says in a line what it shows.
+    It is drawn when it is first shown or saved. `description` says in a line what it shows, `note` what a user should know about
+    the choice, if anything.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class InlineFigure:
         text: Callable[[], str] | None = None,
         page: Callable[[], str] | None = None,
         title: str = "",
+        note: str = "",
     ):
-        self.description = description
+        self.description, self.note = description, note
         self._figure, self._text, self._page, self._title = figure, text, page, title or description
 
     def save(self, path: str | Path) -> Path:

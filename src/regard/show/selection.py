@@ -1,43 +1,102 @@
 """Which attention is drawn: a view, a kind of attention, a layer, a head, a token."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from regard.attention.modules import STACK_NAMES
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.token_choice import choose_token
 
-VIEWS = ("matrix", "heads", "head-matrices", "model", "token", "entropy", "neurons", "steps", "beam")
+VIEW_OPTIONS = {
+    "matrix": ("kind", "layer", "head"),
+    "heads": ("kind", "layer", "head", "token"),
+    "head-matrices": ("kind", "layer"),
+    "model": ("kind",),
+    "token": ("kind", "layer", "head", "token"),
+    "entropy": ("kind",),
+    "neurons": ("kind", "layer", "head", "token"),
+    "steps": ("kind", "layer", "head", "token"),
+    "beam": (),
+}
+"""What can be selected in each view; anything else is refused."""
+VIEWS = tuple(VIEW_OPTIONS)
+EVERY_HEAD = {view: view for view in ("heads", "head-matrices", "model", "token", "entropy")} | {"matrix": "head-matrices"}
+"""The view that `--heads` draws, of those that can draw every head."""
 VIEWS_THAT_RUN = ("neurons", "steps", "beam")
 """Views that need the run: a record of weights is not enough."""
-ATTENTION_KINDS = {
-    "cross": "cross-attention",
-    "encoder": "self-attention of the encoder",
-    "decoder": "self-attention of the decoder",
-}
+ATTENTION_KINDS = {kind: STACK_NAMES[kind] for kind in ("cross", "encoder", "decoder")}
 
 
 @dataclass(frozen=True)
 class ViewSelection:
-    """The view to draw; layers and heads by their names, counted from 1."""
+    """The view to draw; layers and heads by their names, counted from 1. A token is given as `choose_token` reads it."""
 
     view: str = "matrix"
     kind: str | None = None
     layer: int | None = None
     head: int | None = None
-    token: str | None = None
+    token: str | int | None = None
+    every_head: bool = False
+    """Of a token over the layers: each head of a layer in a row of its own, not their mean."""
+
+    @classmethod
+    def of(
+        cls,
+        view: str = "matrix",
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | str | None = None,
+        token: str | int | None = None,
+        *,
+        every_head: bool = False,
+    ) -> "ViewSelection":
+        """Return the selection of what a user gave. A head may be named as the output of any command names it: "3" of the layer,
+        "2.3", or "cross-attention, layer 2, head 3"."""
+        if kind is not None and kind not in ATTENTION_KINDS:
+            raise UserError(f"--kind {kind}: no such attention; use one of {', '.join(ATTENTION_KINDS)}")
+        named = HeadName(None, None, None) if head is None else parse_head_name(str(head))
+        for option, given, inside in (("--kind", kind, named.kind), ("--layer", layer, named.layer)):
+            if given is not None and inside is not None and inside not in (given, ATTENTION_KINDS.get(str(given))):
+                raise UserError(f"--head {head}: its name says {inside}, but {option} is {given}; leave out {option}")
+        selection = cls(view, kind or named.kind, layer or named.layer, named.head, token, every_head)
+        for option in ("kind", "layer", "head", "token"):
+            value = getattr(selection, option)
+            if value is not None and option not in VIEW_OPTIONS[view]:
+                able = ", ".join(name for name, options in VIEW_OPTIONS.items() if option in options)
+                raise UserError(f"--{option} {value}: it does not apply to --view {view}; leave it out, or use one of {able}")
+        return selection
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:
             raise UserError(f"--view {self.view}: no such view; use one of {', '.join(VIEWS)}")
-        if self.kind is not None and self.kind not in ATTENTION_KINDS:
-            raise UserError(f"--kind {self.kind}: no such attention; use one of {', '.join(ATTENTION_KINDS)}")
         if self.view == "token" and self.token is None:
             raise UserError("--view token: which one? add --token WORD, or its number counted from 1")
         if self.view in ("matrix", "heads") and self.head is not None and self.layer is None:
             raise UserError(f"--head {self.head}: of which layer? add --layer 1, 2 …")
+
+
+class HeadName(NamedTuple):
+    """A head as a user names it, counted from 1; None where the name leaves it open."""
+
+    kind: str | None
+    layer: int | None
+    head: int | None
+
+
+def parse_head_name(name: str) -> HeadName:
+    """Return the parts of "3", "2.3", "cross 2.3" or "cross-attention, layer 2, head 3"."""
+    found = re.fullmatch(r"(?:(\D.*?),? )??(?:layer (\d+), head (\d+)|(?:(\d+)\.)?(\d+))", name.strip())
+    if found is None:
+        raise UserError(
+            f"--head {name}: no such name; use 3 (of --layer), 2.3 (layer.head) or 'cross-attention, layer 2, head 3'"
+        )
+    kind, layer, head = found[1], found[2] or found[4], found[3] or found[5]
+    return HeadName(kind, None if layer is None else int(layer), int(head))
 
 
 class SelectedMaps(NamedTuple):
@@ -47,6 +106,9 @@ class SelectedMaps(NamedTuple):
     layer: int | None = None
     head: int | None = None
     token: int | None = None
+    token_note: str = ""
+    """Which token was taken, where its name fits several."""
+    every_head: bool = False
 
     @property
     def shown_layer(self) -> int:
@@ -77,6 +139,9 @@ class SelectedMaps(NamedTuple):
         if self.layer is not None and self.head is None:
             rows = [f"head {name}" for name in maps.heads]
             return weights[self.layer], rows, f"{title}, layer {maps.layers[self.layer]}"
+        if self.every_head:
+            rows = [f"layer {layer}, head {head}" for layer in maps.layers for head in maps.heads]
+            return weights.reshape(len(rows), -1), rows, title
         over_layers = weights.mean(1) if self.head is None else weights[:, self.head]
         return over_layers, [f"layer {name}" for name in maps.layers], f"{title}, {self.head_name}"
 
@@ -95,9 +160,10 @@ def select_group(groups: Sequence[AttentionMaps], kind: str | None) -> int:
     names = [maps.name for maps in groups]
     if kind is None:
         return 0
-    if ATTENTION_KINDS[kind] not in names:
+    name = ATTENTION_KINDS.get(kind, kind)
+    if name not in names:
         raise UserError(f"--kind {kind}: this model has {', '.join(names)}")
-    return names.index(ATTENTION_KINDS[kind])
+    return names.index(name)
 
 
 def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMaps:
@@ -107,15 +173,7 @@ def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMa
         if value is not None and str(value) not in names:
             raise UserError(f"--{option} {value}: {maps.name} has {option}s {', '.join(names)}")
         indices.append(None if value is None else list(names).index(str(value)))
-    token = None if selection.token is None else token_index(maps.queries, selection.token, maps.tile)
-    return SelectedMaps(maps, indices[0], indices[1], token)
-
-
-def token_index(words: Sequence[str], token: str, tile: int = 1) -> int:
-    """Return the index of a token given as it is written, or by its number from 1; in tiles, the one that it is in."""
-    if token in words:
-        return list(words).index(token)
-    if token.isdigit() and 1 <= int(token) <= len(words) * tile:
-        return min((int(token) - 1) // tile, len(words) - 1)
-    shown = " ".join(words[:12]) + (" …" if len(words) > 12 else "")
-    raise UserError(f"--token {token}: not among {shown}")
+    if selection.token is None:
+        return SelectedMaps(maps, *indices, every_head=selection.every_head)
+    token = choose_token(maps.queries, selection.token, maps.tile)
+    return SelectedMaps(maps, *indices, token.index, token.note, selection.every_head)

@@ -207,7 +207,7 @@ class Run:
         *,
         kind: str | None = None,
         layer: int | None = None,
-        head: int | None = None,
+        head: int | str | None = None,
         token: str | int | None = None,
         max_tokens: int | None = None,
     ) -> "InlineFigure":
@@ -222,7 +222,7 @@ class Run:
         from regard.show.selection import ViewSelection
         from regard.show.views import show_run
 
-        selection = ViewSelection(view or "matrix", kind, layer, head, None if token is None else str(token))
+        selection = ViewSelection.of(view or "matrix", kind, layer, head, token)
         plain = view is None and kind is None and token is None
         return show_run(self, text, selection, plain=plain, max_tokens=max_tokens)
 
