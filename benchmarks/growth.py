@@ -24,7 +24,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.plan.planner import PRESET_SETTINGS, Plan, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
-from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
+from regard.show.figures.figure_files import save_figure
+from regard.show.figures.style import MUTED, SERIES, house_style, panel_title
 from regard.tasks import build_recipe, find_task
 from regard.tokens.special_tokens import BOS, EOS, PAD
 

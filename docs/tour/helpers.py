@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from regard.show.figures.style import save_figure
+from regard.show.figures.figure_files import save_figure
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"
 """Where the commands run and the figures are written."""

@@ -9,10 +9,10 @@ import pytest
 
 from regard.errors import UserError
 from regard.show.figures.curves import score_by_length, score_over_length, training_curves
+from regard.show.figures.figure_files import render, save_figure, to_svg
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import render, save_figure, to_svg
 from regard.show.figures.teaching import norm_figure, softmax_gradients
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from regard.show.figures.figure_files import render
 from regard.show.figures.image_figures import (
     DIM,
     ImageAttention,
@@ -12,7 +13,6 @@ from regard.show.figures.image_figures import (
     overlay_weights,
     saliency_figure,
 )
-from regard.show.figures.style import render
 
 PIXELS = np.full((16, 24, 3), 200, np.uint8)
 

@@ -18,6 +18,7 @@ from regard.show.figures.decoding_steps import (
     generation_page,
     generation_text,
 )
+from regard.show.figures.figure_files import render
 from regard.show.figures.head_views import (
     classical_scaling,
     entropy_figure,
@@ -30,7 +31,6 @@ from regard.show.figures.head_views import (
 )
 from regard.show.figures.html_pages import PAGE_VIEWS, WEB, attention_page
 from regard.show.figures.neuron_view import MAX_KEYS, neuron_figure, neuron_page, neuron_text
-from regard.show.figures.style import render
 from regard.show.figures.teaching import position_figure
 
 NASTY = "<img src=x onerror=alert(1)>"

@@ -8,11 +8,11 @@ from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.decoding_steps import generation_page
+from regard.show.figures.figure_files import to_svg
 from regard.show.figures.head_views import entropy_figure, head_view, model_view
 from regard.show.figures.html_pages import PAGE_VIEWS, attention_page
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
-from regard.show.figures.style import to_svg
 from regard.show.figures.teaching import position_figure
 from regard.show.inline import InlineFigure
 from regard.show.selection import ViewSelection

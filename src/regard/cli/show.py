@@ -24,6 +24,8 @@ from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from regard.show.inline import InlineFigure
 
 
@@ -72,6 +74,22 @@ def show(
         ),
     ] = None,
     heads: Annotated[bool, typer.Option("--heads", help="Every head of the layer, side by side.")] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="shown|absolute", help="Where the colours of weights end: at the largest that is shown, or at 1, to compare."
+        ),
+    ] = "shown",
+    title: Annotated[str | None, typer.Option(help="Title in place of the figure's own; '' is none.")] = None,
+    width: Annotated[
+        str | None,
+        typer.Option(metavar="800px|6in|84mm", help="Width of an image; type and lines grow with it [default: as needed]."),
+    ] = None,
+    theme: Annotated[
+        str | None,
+        typer.Option(metavar="light|dark", help="Colours [default: light for an image, as the reader's system for a page]."),
+    ] = None,
+    transparent: Annotated[bool, typer.Option("--transparent", help="No background.")] = False,
     halting: Annotated[
         bool, typer.Option("--halting", help="The number of steps of each token (Universal Transformer).")
     ] = False,
@@ -98,16 +116,20 @@ def show(
     from regard.attention.modules import STACK_NAMES
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
+    from regard.show.figures.style import DrawingOptions
     from regard.show.halting import show_halting_steps
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
     from regard.show.views import show_run
 
     is_record = run is not None and run.suffix == ".attn"
     check_output_path(out, terminal or save is not None)
+    look = {"title": title, "width": width, "theme": theme, "transparent": transparent}
+    refuse((out is None and any(value for value in look.values()), "--title, --width, --theme and --transparent go with --out"))
+    DrawingOptions(**look)
     if positions:
         if out is None:
             raise UserError("--positions draws a figure: add --out a.svg")
-        _print(show_positions(None if run is None else load(run, device=device)), out, terminal)
+        _print(show_positions(None if run is None else load(run, device=device)), out, terminal, look)
         return
     if run is None:
         raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
@@ -118,7 +140,7 @@ def show(
         (heads and view not in EVERY_HEAD, f"--heads: --view {view} does not show every head; leave it out, or use --view model"),
         (max_tokens is not None and view != "steps", f"--max-tokens {max_tokens}: it is for --view steps; leave it out"),
     )
-    choice = ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads)
+    choice = ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads, scale=scale)
     plain = plain and choice.kind in (None, STACK_NAMES["cross"])
     needs_run = choice.view in VIEWS_THAT_RUN
     refuse(
@@ -135,24 +157,24 @@ def show(
         ),
     )
     if is_record:
-        _print(show_attention(run, "", choice, keep=save), out, terminal)
+        _print(show_attention(run, "", choice, keep=save), out, terminal, look)
         return
     verb = "align" if halting or choice.view == "beam" else "show"
     languages = (source_language, target_language)
     opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     (text,) = with_task_prefix(opened, [str(text)], task)
     if halting:
-        _print(show_halting_steps(opened, text), out, terminal)
+        _print(show_halting_steps(opened, text), out, terminal, look)
         return
-    _print(show_run(opened, text, choice, plain=plain, max_tokens=max_tokens, keep=save), out, terminal)
+    _print(show_run(opened, text, choice, plain=plain, max_tokens=max_tokens, keep=save), out, terminal, look)
 
 
-def _print(figure: "InlineFigure", out: Path | None, terminal: bool) -> None:
-    """Save a figure, and print it as text or its description."""
+def _print(figure: "InlineFigure", out: Path | None, terminal: bool, options: "Mapping[str, Any]") -> None:
+    """Save a figure with the options of its look, and print it as text or its description."""
     if figure.note:
         print(figure.note, file=sys.stderr)
     if out is not None:
-        figure.save(out)
+        figure.save(out, **options)
     print(figure.text() if terminal else figure.description)
 
 

@@ -90,7 +90,7 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
             (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
         if result.by_length:
             from regard.show.figures.curves import score_by_length
-            from regard.show.figures.style import save_figure
+            from regard.show.figures.figure_files import save_figure
 
             figure = score_by_length({run.folder.name: result.by_length})
             save_figure(figure, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")

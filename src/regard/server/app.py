@@ -20,7 +20,7 @@ from regard.server.metrics import Metrics
 from regard.server.models import ServedModels
 from regard.server.response_types import HealthResponse
 from regard.server.settings import ServerSettings
-from regard.show.figures.html_pages import WEB
+from regard.show.figures.html_pages import SHARED_FILES, WEB
 from regard.tasks.base import Run
 
 JOIN_SECONDS = 1.0
@@ -95,7 +95,9 @@ def add_health_routes(app: FastAPI) -> None:
 
 def page_files() -> dict[str, Path]:
     """Return the files of the page by name: its own, and the drawing functions that exported pages use too."""
-    return {path.name: path for path in [*PAGE_FOLDER.iterdir(), WEB / "drawing.js"] if path.suffix in MEDIA_TYPES}
+    return {
+        path.name: path for path in [*PAGE_FOLDER.iterdir(), *(WEB / name for name in SHARED_FILES)] if path.suffix in MEDIA_TYPES
+    }
 
 
 def add_page(app: FastAPI) -> None:

@@ -11,11 +11,11 @@ from regard.attention.positions import LearnedPositions, SinusoidalPositions, si
 from regard.attention.record import Record
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.figures.figure_files import figure_format
 from regard.show.figures.head_views import entropy_figure, entropy_text, head_view, model_view
 from regard.show.figures.html_pages import attention_page
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import figure_format
 from regard.show.figures.teaching import position_figure
 from regard.show.inline import InlineFigure
 from regard.show.recording import attention_maps, record_attention
@@ -77,6 +77,7 @@ def show_maps(
             head=selected.head,
             token=selected.token,
             group=group,
+            absolute=selected.absolute,
             title=title,
         )
 
@@ -102,12 +103,14 @@ def draw_view(selected: SelectedMaps, view: str) -> Figure:
     maps = selected.maps
     note = f" ({maps.note})" if maps.note else ""
     if view == "model":
-        return model_view(maps, title=maps.name + note)
+        return model_view(maps, title=maps.name + note, absolute=selected.absolute)
     if view == "entropy":
         return entropy_figure(maps, title=f"{maps.name}: entropy and distance of heads{note}")
     weights, title = maps.weights[selected.shown_layer], selected.layer_name + note
     if view == "head-matrices":
-        return matrix_grid(weights, maps.keys, maps.queries, [f"head {name}" for name in maps.heads], title=title)
+        return matrix_grid(
+            weights, maps.keys, maps.queries, [f"head {name}" for name in maps.heads], title=title, absolute=selected.absolute
+        )
     if view == "heads":
         return head_view(
             weights,
@@ -117,10 +120,10 @@ def draw_view(selected: SelectedMaps, view: str) -> Figure:
             chosen=None if selected.head is None else [selected.head],
             only=selected.token,
             title=title,
-            darkest=maps.darkest,
+            absolute=selected.absolute,
         )
     weights, rows, title = selected.token_matrix() if view == "token" else selected.matrix()
-    return attention_matrix(weights, maps.keys, rows, title=title + note, darkest=maps.darkest)
+    return attention_matrix(weights, maps.keys, rows, title=title + note, absolute=selected.absolute)
 
 
 def view_text(selected: SelectedMaps, view: str) -> str:
@@ -133,7 +136,8 @@ def view_text(selected: SelectedMaps, view: str) -> str:
         one_layer = [selected._replace(layer=selected.shown_layer, head=head) for head in range(len(maps.heads))]
         matrices = [one.matrix() for one in one_layer]
     return "\n\n".join(
-        f"{matrix_text(weights / maps.darkest, maps.keys, rows, width)}\n\n{title}" for weights, rows, title in matrices
+        f"{matrix_text(weights, maps.keys, rows, width, absolute=selected.absolute)}\n\n{title}"
+        for weights, rows, title in matrices
     )
 
 

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from regard.explain.faithfulness import RANDOM_BASELINE
 from regard.explain.report import Explanation, FaithfulnessReport, format_number
 from regard.show.figures.curves import erasure_curves
+from regard.show.figures.figure_files import figure_format, render, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import SaliencyRow, saliency_figure
 from regard.show.figures.labels import clean
-from regard.show.figures.style import diverging_colormap, figure_format, render, save_figure, to_svg, write_file
+from regard.show.figures.style import diverging_colormap
 from regard.tasks.base import Run
 
 LEGEND = (

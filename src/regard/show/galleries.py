@@ -12,9 +12,9 @@ from regard.batches.image_store import Pixels, take_pixels
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.scoring import sentence_bleu
+from regard.show.figures.figure_files import figure_format, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import ContactRow, contact_sheet_figure, image_attention_figure
-from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
 from regard.show.image_attention import caption_attention
 from regard.tasks.caption import CaptionRun, caption_is_true
 from regard.tasks.text_to_image import TextToImageRun

@@ -39,9 +39,9 @@ def show_generation(run: Run, text: str, selection: ViewSelection, *, max_tokens
     title = shorten(clean(text), 90)
     return InlineFigure(
         f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else ""),
-        lambda: generation_figure(trace, title=title, first=first),
+        lambda: generation_figure(trace, title=title, first=first, absolute=selection.scale == "absolute"),
         text=lambda: generation_text(trace, first),
-        page=lambda: generation_page(trace, title=title, first=first),
+        page=lambda: generation_page(trace, title=title, first=first, absolute=selection.scale == "absolute"),
         title=title,
         note=note,
     )

@@ -10,8 +10,8 @@ from regard.batches.image_store import decode_images
 from regard.errors import UserError
 from regard.scoring.alignment import sharpest_layer
 from regard.show.attention import show_attention
+from regard.show.figures.figure_files import figure_format, save_figure
 from regard.show.figures.image_figures import ImageAttention, image_attention_figure
-from regard.show.figures.style import figure_format, save_figure
 from regard.show.inline import InlineFigure
 from regard.show.recording import model_inputs
 from regard.show.selection import ViewSelection, pluralize

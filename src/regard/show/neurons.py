@@ -12,6 +12,7 @@ from regard.attention.positions import PositionEncoding
 from regard.attention.record import ModuleRecord, Record
 from regard.attention.recording import AttentionRecording
 from regard.errors import UserError
+from regard.show.figures.figure_files import to_svg
 from regard.show.figures.head_views import head_entropies
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.neuron_view import (
@@ -23,7 +24,6 @@ from regard.show.figures.neuron_view import (
     neuron_page,
     neuron_text,
 )
-from regard.show.figures.style import to_svg
 from regard.show.inline import InlineFigure
 from regard.show.recording import BUDGET, attention_maps, group_layers, model_inputs, query_and_key_labels
 from regard.show.selection import ViewSelection, select

@@ -25,6 +25,7 @@ VIEW_OPTIONS = {
 }
 """What can be selected in each view; anything else is refused."""
 VIEWS = tuple(VIEW_OPTIONS)
+SCALES = ("shown", "absolute")
 EVERY_HEAD = {view: view for view in ("heads", "head-matrices", "model", "token", "entropy")} | {"matrix": "head-matrices"}
 """The view that `--heads` draws, of those that can draw every head."""
 VIEWS_THAT_RUN = ("neurons", "steps", "beam")
@@ -43,6 +44,8 @@ class ViewSelection:
     token: str | int | None = None
     every_head: bool = False
     """Of a token over the layers: each head of a layer in a row of its own, not their mean."""
+    scale: str = "shown"
+    """The scale of weights ends at the largest that is shown, or with "absolute" at 1."""
 
     @classmethod
     def of(
@@ -54,6 +57,7 @@ class ViewSelection:
         token: str | int | None = None,
         *,
         every_head: bool = False,
+        scale: str = "shown",
     ) -> "ViewSelection":
         """Return the selection of what a user gave. A head may be named as the output of any command names it: "3" of the layer,
         "2.3", or "cross-attention, layer 2, head 3"."""
@@ -63,7 +67,7 @@ class ViewSelection:
         for option, given, inside in (("--kind", kind, named.kind), ("--layer", layer, named.layer)):
             if given is not None and inside is not None and inside not in (given, ATTENTION_KINDS.get(str(given))):
                 raise UserError(f"--head {head}: its name says {inside}, but {option} is {given}; leave out {option}")
-        selection = cls(view, kind or named.kind, layer or named.layer, named.head, token, every_head)
+        selection = cls(view, kind or named.kind, layer or named.layer, named.head, token, every_head, scale)
         for option in ("kind", "layer", "head", "token"):
             value = getattr(selection, option)
             if value is not None and option not in VIEW_OPTIONS[view]:
@@ -74,6 +78,8 @@ class ViewSelection:
     def __post_init__(self) -> None:
         if self.view not in VIEWS:
             raise UserError(f"--view {self.view}: no such view; use one of {', '.join(VIEWS)}")
+        if self.scale not in SCALES:
+            raise UserError(f"--scale {self.scale}: no such scale; use {' or '.join(SCALES)}")
         if self.view == "token" and self.token is None:
             raise UserError("--view token: which one? add --token WORD, or its number counted from 1")
         if self.view in ("matrix", "heads") and self.head is not None and self.layer is None:
@@ -109,6 +115,7 @@ class SelectedMaps(NamedTuple):
     token_note: str = ""
     """Which token was taken, where its name fits several."""
     every_head: bool = False
+    absolute: bool = False
 
     @property
     def shown_layer(self) -> int:
@@ -173,7 +180,5 @@ def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMa
         if value is not None and str(value) not in names:
             raise UserError(f"--{option} {value}: {maps.name} has {option}s {', '.join(names)}")
         indices.append(None if value is None else list(names).index(str(value)))
-    if selection.token is None:
-        return SelectedMaps(maps, *indices, every_head=selection.every_head)
-    token = choose_token(maps.queries, selection.token, maps.tile)
-    return SelectedMaps(maps, *indices, token.index, token.note, selection.every_head)
+    token = (None, "") if selection.token is None else choose_token(maps.queries, selection.token, maps.tile)
+    return SelectedMaps(maps, *indices, *token, selection.every_head, selection.scale == "absolute")

@@ -1,7 +1,7 @@
 // The head view: queries on the left, keys on the right, a line for each weight.
 import { cssVariable, paintOnThemeChange, seriesColour } from "./colormap.js";
 import { element, formatProbability } from "./dom.js";
-import { heaviestLines, meanOfWord, strokeLines, topIndices } from "./drawing.js";
+import { barWidth, heaviestAtWords, heaviestLines, meanOfWord, paintBars, strokeLines, topIndices } from "./drawing.js";
 import { tileMap } from "./matrix.js";
 import { tokenList } from "./token_list.js";
 
@@ -34,8 +34,14 @@ export function headLines(parent, { queries, keys, heads, name: attentionName })
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.height = `${height}px`;
     context.scale(ratio, ratio);
-    strokeLines(context, heaviestLines(everyHead, T, S, weightOf, { only: current }), { width, step, thickness: step < 20 ? 1.2 : 2, curved: true,
-      colour: head => maps.length === 1 ? cssVariable("accent") : seriesColour(head, maps.length) });
+    const wide = barWidth(maps.length), edge = wide * maps.length + (wide ? 5 : 0), colour = head => maps.length === 1 ? cssVariable("accent") : seriesColour(head, maps.length);
+    const lines = heaviestLines(everyHead, T, S, weightOf, { only: current }), bars = { wide, step, colour, heads: everyHead, background: cssVariable("tint") };
+    context.save();
+    context.translate(edge, 0);
+    strokeLines(context, lines, { width: width - 2 * edge, step, thickness: step < 20 ? 1.2 : 2, curved: true, colour, heads: everyHead });
+    context.restore();
+    if (wide) paintBars(context, heaviestAtWords(lines, 0, T, everyHead), { ...bars, left: 0 });
+    if (wide) paintBars(context, heaviestAtWords(lines, 1, S, everyHead), { ...bars, left: width - edge + 5 });
   };
   readout.textContent = instructions;
   if (maps.length > 1) parent.append(element("p", { class: "legend" }, ...maps.map(({ name }, i) => {

@@ -50,7 +50,7 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
     axes.set(xlim=(0, width - 2 * style.MARGIN), ylim=(max(rows) + 0.5, -0.5))
     axes.set_axis_off()
     root = min(rows)
-    axes.plot(0.12, root, marker="o", markersize=4, color=style.TEXT)
+    axes.plot(0.12, root, marker="o", markersize=4, color=style.theme().text)
     for node, row, text in zip(nodes, rows, labels):
         start = left[node.step - 1] + float(lengths[node.parent]) + 0.32 if node.parent >= 0 else 0.12
         before = root if node.parent < 0 else rows[node.parent]
@@ -58,7 +58,7 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
         axes.add_collection(
             LineCollection(
                 [[(start, before), (x - 0.2, before), (x - 0.1, row), (x - 0.04, row)]],
-                colors=[style.SERIES[0] if node.best else style.FAINT],
+                colors=[style.theme().series[0] if node.best else style.theme().faint],
                 linewidths=1.8 if node.best else 0.9,
                 linestyles=(0, (2, 2)) if pruned else "-",
                 zorder=2 if node.best else 1,
@@ -71,13 +71,13 @@ def beam_tree_figure(nodes: Sequence[BeamNode], *, title: str | None = None, not
             fontsize=style.SMALL,
             va="center_baseline",
             parse_math=False,
-            color=style.SERIES[0] if node.best else style.MUTED if pruned else style.TEXT,
+            color=style.theme().series[0] if node.best else style.theme().muted if pruned else style.theme().text,
             fontweight="bold" if node.best else "normal",
             alpha=0.75 if pruned else 1.0,
         )
     if below:
         bottom = figure.get_size_inches()[1] - style.MARGIN
-        style.draw_text(figure, style.MARGIN, bottom, below, fontsize=style.SMALL, color=style.MUTED, va="bottom")
+        style.draw_text(figure, style.MARGIN, bottom, below, fontsize=style.SMALL, color=style.theme().muted, va="bottom")
     return figure
 
 

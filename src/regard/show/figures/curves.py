@@ -9,19 +9,17 @@ from matplotlib.figure import Figure
 from regard.show.figures.head_views import head_colours
 from regard.show.figures.labels import label
 from regard.show.figures.style import (
-    FAINT,
     MARGIN,
     MARKERS,
-    MUTED,
-    SERIES,
     SMALL,
     axes_at,
     house_style,
     panel_title,
+    theme,
     titled_figure,
 )
 
-GRID: dict[str, Any] = dict(axis="y", color=FAINT, linewidth=0.5)
+GRID: dict[str, Any] = dict(axis="y", linewidth=0.5)
 
 
 def plot_axes(xlabel: str, ylabel: str, width: float = 5.6) -> tuple[Figure, Axes]:
@@ -51,7 +49,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         right = axes.twinx()
         right.set(ylabel="BLEU", ylim=(0, 100))
         lines += right.plot(
-            *zip(*scores), marker="s", markersize=3, linewidth=1.2, color=SERIES[2], label="validation BLEU (greedy)"
+            *zip(*scores), marker="s", markersize=3, linewidth=1.2, color=theme().series[2], label="validation BLEU (greedy)"
         )
     axes.legend(handles=lines, loc="center right")
     return figure
@@ -66,7 +64,7 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
             [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
             [one["score"] for one in bins],
             yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
-            color=SERIES[number % len(SERIES)],
+            color=theme().series[number % len(theme().series)],
             marker=MARKERS[number % len(MARKERS)],
             markersize=4,
             linewidth=1.2,
@@ -88,7 +86,7 @@ def score_over_length(
 ) -> Figure:
     """Draw the score at each tested length with intervals; the dashed line is the longest length in training."""
     figure, axes = plot_axes("length", metric)
-    for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
+    for (name, points), colour, marker in zip(series.items(), theme().series, MARKERS):
         lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
         errors = [
             [max(0.0, point["score"] - point["low"]) for point in points],
@@ -97,7 +95,7 @@ def score_over_length(
         axes.errorbar(
             lengths, scores, yerr=errors, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
         )
-    axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
+    axes.axvline(trained, color=theme().muted, linewidth=0.9, dashes=(4, 3))
     axes.annotate(
         "longest trained",
         (trained, 1.02),
@@ -105,7 +103,7 @@ def score_over_length(
         ha="center",
         va="bottom",
         fontsize=SMALL,
-        color=MUTED,
+        color=theme().muted,
     )
     axes.set_ylim(-3, 103)
     axes.legend()
@@ -119,7 +117,7 @@ def erasure_curves(
     """Draw the probability lost over the fraction of tokens erased or kept: a panel per kind, a line per method, intervals as
     bands. The line called `baseline` is dashed."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series if name != baseline))
-    colours = dict(zip(names, head_colours(len(names)))) | {baseline: MUTED}
+    colours = dict(zip(names, head_colours(len(names)))) | {baseline: theme().muted}
     markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)} | {baseline: ""}
     percents = sorted({point["percent"] for series in panels.values() for points in series.values() for point in points})
     width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches

@@ -77,7 +77,7 @@ def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: fl
         row, column = divmod(number, across)
         left = MARGIN + column * (TILE + GAP)
         axes = draw_image(figure, tile, left, top + row * row_height + WORD, TILE, tile_height(image.pixels))
-        axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.TEXT, parse_math=False)
+        axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.theme().text, parse_math=False)
 
 
 def tile_height(pixels: np.ndarray) -> float:
@@ -123,11 +123,11 @@ def saliency_figure(
                 draw_image(figure, overlay_weights(pixels, values, smooth=False), x - MAP_TILE / 2, top, MAP_TILE, high)
             if number == 0:
                 write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
-            write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
+            write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.theme().muted)
         top += row_heights[number]
     for x, text in zip(centres, below):
         write(x, top - MAP_GAP / 2, text, ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
-    write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
+    write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.theme().muted, linespacing=1.3)
     return figure
 
 
@@ -158,7 +158,9 @@ def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Fi
         return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
 
     for column, head in enumerate(heads):
-        style.draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
+        style.draw_text(
+            figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.theme().text
+        )
     for number, row in enumerate(rows):
         top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
         caption = style.wrap_text(row.caption, style.BODY, CAPTION)

@@ -25,7 +25,7 @@ def softmax_gradients(
     figure = Figure(figsize=(5.6, 3.1), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
     axes.set(xlabel="width of queries and keys", ylabel="largest gradient of a weight")
-    for (name, samples), colour, marker in zip(series.items(), style.SERIES, style.MARKERS):
+    for (name, samples), colour, marker in zip(series.items(), style.theme().series, style.MARKERS):
         assert len(samples) == len(widths), f"{len(widths)} widths, gradients of {len(samples)}"
         low, median, high = np.quantile(samples, [0.25, 0.5, 0.75], axis=1)
         axes.fill_between(widths, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -66,15 +66,17 @@ def norm_figure(
         axes.set(xticks=[], yticks=[], xlabel="features")
         style.panel_title(axes, name)
         for after in breaks:
-            axes.axhline(after - 0.5, color=style.PAPER, linewidth=4)
+            axes.axhline(after - 0.5, color=style.theme().paper, linewidth=4)
         if number == 0:
             axes.set_yticks(range(down), words, parse_math=False)
-            axes.tick_params(labelsize=style.BODY, labelcolor=style.TEXT, pad=4)
+            axes.tick_params(labelsize=style.BODY, labelcolor=style.theme().text, pad=4)
         along = (outlined or {}).get(name)
         if along is not None:
             corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
             axes.add_patch(
-                Rectangle(corner, wide, high, facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+                Rectangle(
+                    corner, wide, high, facecolor="none", edgecolor=style.theme().outline, linewidth=2, clip_on=False, zorder=3
+                )
             )
         axes.spines[:].set(visible=False)
     return figure
@@ -119,7 +121,7 @@ def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | 
     axes = style.axes_at(figure, left, top, number * cell, number * cell)
     axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
     for (i, j), value in np.ndenumerate(matrix):
-        text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.PAPER if value > 0.55 else style.TEXT
+        text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.theme().paper if value > 0.55 else style.theme().text
         axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
     axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(number), names)
