@@ -22,7 +22,7 @@ for number, test in enumerate(tests, start=1):
 regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png")
 
 # %% [markdown]
-# Bright is where it attended for the word above. The model is small, not always right, and its captions are short; to
+# Colour is where it attended for the word above. The model is small, not always right, and its captions are short; to
 # see its attention move from one shape to another, let it read the world's own captions of two images.
 
 # %%

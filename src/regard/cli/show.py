@@ -1,6 +1,7 @@
 """show, explain: what a model attends to, and attributions with their faithfulness."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,7 +175,10 @@ def _print(figure: "InlineFigure", out: Path | None, terminal: bool, options: "M
     if figure.note:
         print(figure.note, file=sys.stderr)
     if out is not None:
-        figure.save(out, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            figure.save(out, **options)
+        for line in dict.fromkeys(str(one.message) for one in caught):
+            print(line, file=sys.stderr)
     print(figure.text() if terminal else figure.description)
 
 

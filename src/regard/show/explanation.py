@@ -19,7 +19,8 @@ from regard.show.figures.style import diverging_colormap
 from regard.tasks.base import Run
 
 LEGEND = (
-    "Bright patches support the output. Below each map: what the output loses without its top patches (without random patches). "
+    "Yellow to red patches support the output, blue ones oppose it. "
+    "Below each map: what the output loses without its top patches (without random patches). "
 )
 DISCRIMINATION_LEGEND = (
     "Distance: 1 minus the rank correlation of the two maps, 0 where they are equal (with random weights). Selectivity: above 0, "

@@ -49,7 +49,7 @@ def caption_error_gallery(run: CaptionRun, out: Path, number: int = 12, beam: in
             (note, to_svg(image_attention_figure([image]), f"image-{i}"))
             for i, (image, note) in enumerate(zip(shown, notes), start=1)
         ]
-        summary = f"{len(chosen)} captions of {name}: {why}. Bright patches are attended to for a word; references are below."
+        summary = f"{len(chosen)} captions of {name}: {why}. Coloured patches are attended to for a word; references are below."
         write_file(out, html_report(HtmlReport(f"Caption errors of {run.folder.name}", summary, figures=figures)).encode())
     else:
         save_figure(image_attention_figure(shown), out)

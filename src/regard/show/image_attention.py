@@ -34,7 +34,8 @@ def reads_image(run: Run, given: str) -> bool:
 
 
 def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) -> InlineFigure:
-    """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
+    """Draw an image once per layer, in colour where the pooled output attends; for a captioner once per word, from the sharpest
+    layer.
 
     With a head, that head alone; with the view "heads" or "head-matrices", each head of a layer."""
     captions = run.task.explains == "caption"
@@ -58,7 +59,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     size = f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {rows} × {columns} patches"
     return InlineFigure(
         " ".join(attention.words) if captions else size,
-        lambda: image_attention_figure(shown),
+        lambda: image_attention_figure(shown, absolute=selection.scale == "absolute"),
         text=lambda: show_attention(run, given, selection).text(),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from regard.attention.modules import STACK_NAMES
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
-from regard.show.token_choice import choose_token
+from regard.show.token_choice import choose_token, has_token
 
 VIEW_OPTIONS = {
     "matrix": ("kind", "layer", "head"),
@@ -141,11 +141,14 @@ class SelectedMaps(NamedTuple):
     def token_matrix(self) -> tuple[np.ndarray, list[str], str]:
         """Return the weights of one token over all layers (L, S), or over the heads of the selected layer (H, S)."""
         assert self.token is not None
-        maps, title = self.maps, f"attention of {self.maps.queries[self.token]}"
+        maps, title = self.maps, f"{self.maps.name} of {self.maps.queries[self.token]}"
         weights = maps.weights[:, :, self.token]  # (L, H, S)
         if self.layer is not None and self.head is None:
             rows = [f"head {name}" for name in maps.heads]
             return weights[self.layer], rows, f"{title}, layer {maps.layers[self.layer]}"
+        if self.layer is not None and self.head is not None:
+            name = f"layer {maps.layers[self.layer]}, head {maps.heads[self.head]}"
+            return weights[self.layer, self.head][None], [name], f"{title}, {name}"
         if self.every_head:
             rows = [f"layer {layer}, head {head}" for layer in maps.layers for head in maps.heads]
             return weights.reshape(len(rows), -1), rows, title
@@ -158,8 +161,12 @@ def pluralize(number: int, what: str) -> str:
 
 
 def select(groups: Sequence[AttentionMaps], selection: ViewSelection) -> tuple[int, SelectedMaps]:
-    """Return the index of the selected kind of attention, and its maps with the selected layer, head and token."""
+    """Return the index of the selected kind of attention, and its maps with the selected layer, head and token. Without a kind
+    it is the first that has the token."""
     group = select_group(groups, selection.kind)
+    if selection.kind is None and selection.token is not None:
+        having = (i for i, maps in enumerate(groups) if has_token(maps.queries, selection.token, maps.tile))
+        group = next(having, group)
     return group, resolve_indices(groups[group], selection)
 
 

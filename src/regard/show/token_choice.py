@@ -52,6 +52,14 @@ def choose_token(words: Sequence[str], token: str | int, tile: int = 1) -> Token
     raise UserError(f"--token {name}: not among {shown}; use one of these, or a number from 1 to {len(words) * tile}")
 
 
+def has_token(words: Sequence[str], token: str | int, tile: int = 1) -> bool:
+    try:
+        choose_token(words, token, tile)
+    except UserError:
+        return False
+    return True
+
+
 def word_starts(words: Sequence[str], name: str) -> list[int]:
     """Return where a word begins that is written like this; if there is none, in any case (It for it)."""
     whole = whole_words(words)

@@ -2,7 +2,10 @@
 
 import io
 import re
-from collections.abc import Callable
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree
@@ -29,13 +32,42 @@ def render(figure: Figure, kind: str, background: str | None = None) -> bytes:
     settings, buffer = dict(FORMATS[kind]), io.BytesIO()
     if kind == "png":
         settings["dpi"] *= inches * (style.PER_INCH["px"] / settings["dpi"] if unit == "px" else 1) / natural
-    with style.house_style():
+    with style.house_style(), report_missing_glyphs(kind):
         if kind == "pdf" and inches != natural:
             write_scaled_pdf(figure, buffer, inches / natural, background)
         else:
             figure.savefig(buffer, format=kind, facecolor=background, **settings)
     content = buffer.getvalue()
     return scale_svg(content, inches / natural) if kind == "svg" and inches != natural else content
+
+
+@contextmanager
+def report_missing_glyphs(kind: str) -> Iterator[None]:
+    """Warn once about characters that no installed font has, and say which font to install; an SVG leaves them to its viewer."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    missing: dict[str, None] = {}
+    for one in caught:
+        glyph = re.match(style.MISSING_GLYPH, str(one.message))
+        if glyph:
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if missing and kind != "svg":
+        shown = " ".join(list(missing)[:8]) + (" …" if len(missing) > 8 else "")
+        fonts = " and ".join(sorted({font_with(char) for char in missing}))
+        warnings.warn(f"no installed font has {shown}: the figure shows boxes; install {fonts}", stacklevel=5)
+
+
+def font_with(char: str) -> str:
+    """Return a free font that has a character, and its package on Debian and Ubuntu."""
+    script = unicodedata.name(char, "SYMBOL").split()[0]
+    if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH", "HALFWIDTH", "IDEOGRAPHIC"):
+        return "Noto Sans CJK (apt install fonts-noto-cjk)"
+    if unicodedata.category(char)[0] == "L" or unicodedata.category(char)[0] == "M":
+        return f"Noto Sans {script.title()} (apt install fonts-noto-core)"
+    return "Noto Sans Symbols2 (apt install fonts-noto-core) or Noto Emoji"
 
 
 def scale_svg(svg: bytes, scale: float) -> bytes:

@@ -76,6 +76,7 @@ FALLBACKS = (
     "Arial Unicode MS",
     "WenQuanYi Zen Hei",
 )
+MISSING_GLYPH = r"Glyph (\d+) .*missing from"
 LOCK = threading.RLock()  # rcParams and warning filters are global to the process; the server draws in threads
 
 
@@ -134,8 +135,9 @@ def parse_width(width: str) -> tuple[float, str]:
 def rc_settings(colours: Theme) -> dict[Any, Any]:
     """Return the rcParams: `svg.fonttype` none keeps words as text, the hash salt makes ids reproducible."""
     installed = set(font_manager.get_font_names())
+    noto = sorted(name for name in installed if name.startswith(("Noto Sans", "Noto Emoji")))
     return dict(matplotlib.rcParamsDefault) | {
-        "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed), "sans-serif"],
+        "font.family": [*dict.fromkeys(["DejaVu Sans", *(name for name in FALLBACKS if name in installed), *noto]), "sans-serif"],
         "font.size": BODY,
         "text.color": colours.text,
         "axes.labelcolor": colours.muted,
@@ -174,7 +176,7 @@ def rc_settings(colours: Theme) -> dict[Any, Any]:
 def house_style() -> Iterator[None]:
     """Draw and save in the house style inside the block, whatever the user's matplotlib settings are."""
     with LOCK, matplotlib.rc_context(rc_settings(theme())), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the SVG viewer may have the font: keep the text
+        warnings.filterwarnings("ignore", message=MISSING_GLYPH)  # reported once, for files that draw the glyphs
         yield
 
 
@@ -186,7 +188,7 @@ def sequential_colormap() -> Colormap:
 @cache
 def build_sequential(dark: bool) -> Colormap:
     t = np.linspace(0, 1, 4001)
-    lightness = 0.235 + 0.68 * t if dark else 0.982 - 0.722 * t
+    lightness = 0.265 + 0.65 * t if dark else 0.982 - 0.722 * t
     chroma = (0.016 if dark else 0.004) + 0.078 * np.sin(np.pi * t**0.9) ** 1.2 + (0.02 if dark else 0.05) * t
     hue = np.radians(260 - 12 * t if dark else 235 + 32 * t)
     path = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)
@@ -211,7 +213,7 @@ def build_diverging(dark: bool) -> Colormap:
     return ListedColormap(
         from_oklab(
             np.stack(
-                [0.235 + 0.55 * distance if dark else 0.982 - 0.6 * distance, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1
+                [0.265 + 0.52 * distance if dark else 0.982 - 0.6 * distance, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1
             )
         ),
         name="regard-diverging",

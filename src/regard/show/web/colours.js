@@ -15,7 +15,7 @@ function oklabToRgb([L, a, b]) {
 export function colourTable(dark, negative = false) {
   return Array.from({ length: 256 }, (_, i) => {
     const t = i / 255, hue = (negative ? 48 : dark ? 260 - 12 * t : 235 + 32 * t) * Math.PI / 180;
-    const lightness = dark ? 0.235 + 0.68 * t : 0.985 - (negative ? 0.5 : 0.7) * t;
+    const lightness = dark ? 0.265 + 0.65 * t : 0.985 - (negative ? 0.5 : 0.7) * t;
     const chroma = (dark ? 0.016 : 0.004) + 0.078 * Math.sin(Math.PI * t ** 0.9) ** 1.2 + (dark ? 0.02 : 0.05) * t + (negative ? 0.05 * t : 0);
     return { rgb: oklabToRgb([lightness, chroma * Math.cos(hue), chroma * Math.sin(hue)]), text: lightness > 0.58 ? "#0b1017" : "#ffffff" };
   });
@@ -39,3 +39,10 @@ export function scaleEnd(largest) {
 }
 
 export const formatWeight = weight => weight === 0 ? "0" : Math.abs(weight) >= 0.1 ? weight.toFixed(2).replace(/\.?0+$/, "") : weight.toPrecision(2);
+
+// The colour laid over an image for a weight from -1 to 1: [red, green, blue, opacity 0 to 1], as in show/figures/image_figures.py.
+const ABOVE = [[255, 214, 10], [255, 94, 0], [176, 0, 79]], BELOW = [[120, 220, 255], [0, 150, 230], [0, 60, 180]];
+export function overlayColour(weight) {
+  const size = Math.min(1, Math.abs(weight)), ramp = weight < 0 ? BELOW : ABOVE, i = size < 0.5 ? 0 : 1, t = 2 * size - i;
+  return [...ramp[i].map((part, channel) => Math.round(part + t * (ramp[i + 1][channel] - part))), 0.85 * size ** 0.7];
+}
