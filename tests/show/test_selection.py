@@ -35,7 +35,7 @@ WORDS = ["the", "rabb", "·it", "saw", "it", "and", "it", "5", "ran"]
 )
 def test_token_is_a_word_one_of_several_or_a_number(token, index, note):
     found = choose_token(WORDS, token)
-    assert found.index == index and found.note.endswith(note) and bool(found.note) == bool(note)
+    assert found.place == index and found.note.endswith(note) and bool(found.note) == bool(note)
 
 
 @pytest.mark.parametrize("token, message", [("it:3", "use it:1 to it:2"), ("dog", "not among the rabb"), ("0", "from 1 to 9")])

@@ -71,7 +71,8 @@ def show(
         typer.Option(
             metavar="HEAD",
             help="Head, counted from 1: 3 of --layer, 2.3 (layer.head), or its name as figures and regard explain print "
-            "it, 'cross-attention, layer 2, head 3'.",
+            "it, 'cross-attention, layer 2, head 3'. Of the demo and other runs of an embedded world also the best on the "
+            "validation set: aligner (lowest alignment error) or antecedent (most often right about 'it').",
         ),
     ] = None,
     heads: Annotated[bool, typer.Option("--heads", help="Every head of the layer, side by side.")] = False,
@@ -117,6 +118,7 @@ def show(
     from regard.attention.modules import STACK_NAMES
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
+    from regard.show.best_head import BEST_HEADS, best_head_name
     from regard.show.figures.style import DrawingOptions
     from regard.show.halting import show_halting_steps
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
@@ -124,7 +126,7 @@ def show(
 
     is_record = run is not None and run.suffix == ".attn"
     check_output_path(out, terminal or save is not None)
-    look = {"title": title, "width": width, "theme": theme, "transparent": transparent}
+    look: dict[str, Any] = {"title": title, "width": width, "theme": theme, "transparent": transparent}
     refuse((out is None and any(value for value in look.values()), "--title, --width, --theme and --transparent go with --out"))
     DrawingOptions(**look)
     if positions:
@@ -141,7 +143,12 @@ def show(
         (heads and view not in EVERY_HEAD, f"--heads: --view {view} does not show every head; leave it out, or use --view model"),
         (max_tokens is not None and view != "steps", f"--max-tokens {max_tokens}: it is for --view steps; leave it out"),
     )
-    choice = ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads, scale=scale)
+    best = head if head in BEST_HEADS else None
+
+    def select_view(head: str | None) -> ViewSelection:
+        return ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads, scale=scale)
+
+    choice = select_view("1.1" if best else head)
     plain = plain and choice.kind in (None, STACK_NAMES["cross"])
     needs_run = choice.view in VIEWS_THAT_RUN
     refuse(
@@ -149,6 +156,7 @@ def show(
             is_record and bool(text is not None or halting or task),
             f"{run} is a recorded attention file: leave out the text, --halting and --task",
         ),
+        (is_record and best is not None, f"--head {head}: a recorded file has no validation set; name the head by its number"),
         (is_record and needs_run, f"{run} holds attention weights only; --view {choice.view} needs the run and the text"),
         (not is_record and text is None, "no text to show: regard show RUN TEXT"),
         (save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
@@ -164,6 +172,11 @@ def show(
     languages = (source_language, target_language)
     opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
     (text,) = with_task_prefix(opened, [str(text)], task)
+    if best:
+        name = best_head_name(opened, best)
+        print(f"--head {best}: {name}", file=sys.stderr)
+        choice = select_view(name)
+        plain = plain and choice.kind == STACK_NAMES["cross"]
     if halting:
         _print(show_halting_steps(opened, text), out, terminal, look)
         return

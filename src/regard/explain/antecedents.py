@@ -129,12 +129,22 @@ def format_percent(score: Score) -> str:
     return f"{score.score:.1f}% [{score.low:.1f}, {score.high:.1f}]"
 
 
+def antecedent_choices(run: TranslateRun, examples: SentencePairs, number: int) -> dict[HeadId, list[bool]]:
+    """Return whether each head finds the antecedent of each of up to `number` "it"."""
+    return head_choices(run.model, (one[:2] for one in pronoun_examples(run, examples, number)))
+
+
+def best_antecedent_head(run: TranslateRun, examples: SentencePairs, number: int = 310) -> HeadId:
+    """Return the head that finds the antecedent of "it" most often; of equal ones the first."""
+    known = antecedent_choices(run, examples, number)
+    return max(known, key=lambda head: sum(known[head]))
+
+
 def find_antecedent_head(
     run: TranslateRun, selection: SentencePairs, reported: SentencePairs, names: tuple[str, str], number: int
 ) -> AntecedentHead | None:
     """Select a head on one set and measure it on another, on up to `number` "it" of each; None without two heads or any "it"."""
-    first, then = (list(pronoun_examples(run, examples, number)) for examples in (selection, reported))
-    known = head_choices(run.model, (one[:2] for one in first))
+    known, then = antecedent_choices(run, selection, number), list(pronoun_examples(run, reported, number))
     if len(known) < 2 or not then:
         return None
     best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]  # of equal ones the first

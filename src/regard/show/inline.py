@@ -87,6 +87,6 @@ class InlineFigure:
         chosen = style.options()
         svgs = []
         for theme in ("dark", "light"):  # in this order for the style sheet
-            with style.use_options(replace(chosen, theme=theme)):
+            with style.use_options(replace(chosen, theme=theme, title="")):  # the page has it
                 svgs.append(f'<div class="{theme}">{to_svg(self._figure(), theme)}</div>')
         return html_report(HtmlReport(self._title, "", figures=[("", "".join(svgs))]))

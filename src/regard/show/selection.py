@@ -182,10 +182,11 @@ def select_group(groups: Sequence[AttentionMaps], kind: str | None) -> int:
 
 def resolve_indices(maps: AttentionMaps, selection: ViewSelection) -> SelectedMaps:
     """Return the maps with the indices of the selected layer, head and token."""
-    indices: list[int | None] = []
+    indices = dict[str, int | None]()
     for option, names, value in (("layer", maps.layers, selection.layer), ("head", maps.heads, selection.head)):
         if value is not None and str(value) not in names:
             raise UserError(f"--{option} {value}: {maps.name} has {option}s {', '.join(names)}")
-        indices.append(None if value is None else list(names).index(str(value)))
-    token = (None, "") if selection.token is None else choose_token(maps.queries, selection.token, maps.tile)
-    return SelectedMaps(maps, *indices, *token, selection.every_head, selection.scale == "absolute")
+        indices[option] = None if value is None else list(names).index(str(value))
+    token, note = (None, "") if selection.token is None else choose_token(maps.queries, selection.token, maps.tile)
+    absolute = selection.scale == "absolute"
+    return SelectedMaps(maps, indices["layer"], indices["head"], token, note, selection.every_head, absolute)

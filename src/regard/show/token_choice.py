@@ -25,9 +25,9 @@ def readable_tokens(tokens: Sequence[str]) -> list[str]:
 
 
 class TokenChoice(NamedTuple):
-    """The index of a token among those shown, and a note where the name fits several."""
+    """The place of a token among those shown, from 0, and a note where the name fits several."""
 
-    index: int
+    place: int
     note: str = ""
 
 

@@ -210,6 +210,7 @@ class Run:
         head: int | str | None = None,
         token: str | int | None = None,
         max_tokens: int | None = None,
+        scale: str = "shown",
     ) -> "InlineFigure":
         """Show what the model attends to when it reads a text or an image, as a figure that displays by itself in a notebook.
 
@@ -217,13 +218,17 @@ class Run:
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
         (generation token by token) or "beam" (the search tree); by default the alignment of a translation or the regions of an
         image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
-        counted from 1.
+        counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
+        "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
         """
+        from regard.attention.modules import STACK_NAMES
+        from regard.show.best_head import BEST_HEADS, best_head_name
         from regard.show.selection import ViewSelection
         from regard.show.views import show_run
 
-        selection = ViewSelection.of(view or "matrix", kind, layer, head, token)
-        plain = view is None and kind is None and token is None
+        head = best_head_name(self, str(head)) if head in BEST_HEADS else head
+        selection = ViewSelection.of(view or ("matrix" if token is None else "token"), kind, layer, head, token, scale=scale)
+        plain = view is None and token is None and selection.kind in (None, STACK_NAMES["cross"])
         return show_run(self, text, selection, plain=plain, max_tokens=max_tokens)
 
     # files, tokenizers and model

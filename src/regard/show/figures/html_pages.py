@@ -79,6 +79,7 @@ body { max-width: 76rem; }
         overflow-wrap: anywhere; }
 .scale { display: inline-flex; align-items: center; gap: .45rem; font-size: .84rem; color: var(--soft);
          font-variant-numeric: tabular-nums; }
+#scale { margin: .7rem 0 0; }
 .scale canvas { width: 7.5rem; height: .6rem; border: 1px solid var(--line); }
 .lines { display: flex; width: max-content; margin: 0 auto; }
 .lines .words div { box-sizing: border-box; padding: 0 6px; white-space: pre; cursor: pointer; border-radius: 2px; }
@@ -119,7 +120,7 @@ class HtmlReport:
 def html_report(report: HtmlReport) -> str:
     """Return the report as a page; all text is escaped, only the figures are markup."""
     title = style.options().title or report.title
-    parts = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(report.summary)}</p>']
+    parts = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(report.summary)}</p>' if report.summary else ""]
     if report.facts:
         parts.append(html_table((), report.facts))
 
@@ -129,7 +130,7 @@ def html_report(report: HtmlReport) -> str:
     if report.examples:
         parts += ["<h2>Translations of test sentences</h2>", "<dl>", *(example_row(*row) for row in report.examples), "</dl>"]
     if report.figures:
-        parts.append("<h2>Figures</h2>")
+        parts += ["<h2>Figures</h2>"] if len(parts) > 2 else []
         parts += [
             f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'
             for caption, svg in report.figures
