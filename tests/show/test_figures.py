@@ -162,5 +162,5 @@ def test_matrix_text_falls_back_to_a_list_where_it_is_too_wide():
     assert [line.strip() for line in drawn[:3]] == ["c", "a d", "b e"]
     assert drawn[3] == " Wort █" and drawn[4].startswith("    x ") and "▓" in drawn[4]
     listed = matrix_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
-    assert listed == ["Wort ← ab 1.00", "   x ← cde 0.75, ab 0.25"]
+    assert listed == ["Wort ← ab 1", "   x ← cde 0.75, ab 0.25"]
     assert "\x1b" not in matrix_text(weights, ["\x1b[31mred", "b"], ["犬犬", "\ud800"])

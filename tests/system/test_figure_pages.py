@@ -102,7 +102,7 @@ def test_pages_with_a_static_figure(window, group, tmp_path, kind):
     ]
     points = [{"percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
     figure = {
-        "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
+        "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries),
         "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
         "model": lambda: model_view(found),
         "entropy": lambda: entropy_figure(found),

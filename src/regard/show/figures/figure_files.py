@@ -72,10 +72,13 @@ def font_with(char: str) -> str:
 
 def scale_svg(svg: bytes, scale: float) -> bytes:
     """Return an SVG whose width and height are so many times larger; its drawing grows with them."""
-    head, end, rest = svg.partition(b" viewBox=")
-    return (
-        re.sub(rb'(?<== |\bwidth="|height=")([\d.]+)(?=pt")', lambda size: b"%.4f" % (float(size[1]) * scale), head) + end + rest
-    )
+
+    def larger(size: re.Match[bytes]) -> bytes:
+        return b'%s="%.4fpt"' % (size[1], float(size[2]) * scale)
+
+    start = svg.index(b"<svg")
+    end = svg.index(b">", start)
+    return svg[:start] + re.sub(rb'\b(width|height)="([\d.]+)pt"', larger, svg[start:end]) + svg[end:]
 
 
 def write_scaled_pdf(figure: Figure, buffer: io.BytesIO, scale: float, background: str) -> None:

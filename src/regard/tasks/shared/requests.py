@@ -68,7 +68,7 @@ class TokenListener:
     def __init__(self, tokenizer: Tokenizer, streamer: TextStreamer, callback: StreamCallback | None):
         self.tokenizer, self.streamer, self.callback = tokenizer, streamer, callback
         self.words: list[str] = []
-        self.last: int | None = None
+        self.last = streamer.ids[-1] if streamer.ids else None
         self.probabilities: list[float] = []
 
     def on_token(self, token: int, log_p: float, active: bool) -> bool:
