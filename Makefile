@@ -1,21 +1,22 @@
-# make demo   watch a Transformer learn to translate, and look at what it attends to
-# make test   ruff, the type checker, laws and tiny systems (under 8 minutes on 2 cores)
-# make docs   the tour, all other documents and the API reference as a site in build/site (some 6 minutes the first time)
+# make demo     train a Transformer to translate, score it, and draw its attention
+# make test     ruff, the type checker and the fast tests (under 8 minutes on 2 cores)
+# make system   browser tests, documentation commands, longer trainings (under 30 minutes)
+# make docs     the tour, all other documents and the API reference as a site in build/site (some 6 minutes the first time)
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
-# make audit  known weaknesses of the dependencies and of the source, where the tools are there; never fails
-# make bench  us and the peers on the CPU, in turns, as ratios (some 5 minutes on 2 cores; leave the machine alone meanwhile)
-# make bench-gpu  likewise on one GPU, alone (compiling takes most of it), with Multi30k in data/multi30k
+# make audit    known vulnerabilities of the dependencies and of the source, if pip-audit and bandit are installed; never fails
+# make bench    regard and its peers on the CPU, interleaved, as ratios (some 5 minutes on 2 idle cores)
+# make bench-gpu  the same on one idle GPU (most of the time is compilation), with Multi30k in data/multi30k
 # Each target installs what it needs into .venv: make setup the package alone, make dev the test tools too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
-# models of other libraries that the tests watch; apart from the rest, because transformers imports any torchvision that it finds
-FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 ftfy==6.3.1 wcwidth
+# models of other libraries that the tests watch, in a folder of their own: transformers imports any torchvision that it finds
+FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 diffusers==0.42.1 ftfy==6.3.1 wcwidth
 DEV := $(VENV)/.dev
-# a process that is killed fails its test by name; replaced, the others would wait for it forever (pytest-xdist #1378)
+# a killed worker fails its test by name; if it were restarted, the others would wait forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
-# the system tests that measure time, or would be hurried by others at their side
+# system tests that measure time, or have time limits: run one after another
 ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
 
 .PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu clean

@@ -1,6 +1,6 @@
-"""Known weaknesses of what regard depends on (pip-audit) and of its own source (bandit), where these are installed.
+"""Report known vulnerabilities of the dependencies (pip-audit) and of the source (bandit), if these tools are installed.
 
-Reports and never fails: what it says is for a person to weigh. `pip install pip-audit bandit` brings both.
+Never fails: the findings are for a person to judge. `pip install pip-audit bandit` installs both.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ def main() -> None:
     for tool, words in TOOLS.items():
         name = tool.replace("_", "-")
         if importlib.util.find_spec(tool) is None:
-            print(f"audit: {name} is not installed (pip install {name}); left out")
+            print(f"audit: {name} is not installed (pip install {name}); skipped")
             continue
         print(f"audit: {name}", flush=True)
         try:
@@ -34,7 +34,7 @@ def main() -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             print(f"audit: {name} did not finish: {error}")
             continue
-        print(f"audit: {name} ended with status {status}; what it says is above")
+        print(f"audit: {name} ended with status {status}; its findings are above")
 
 
 if __name__ == "__main__":

@@ -205,20 +205,22 @@ VERBS = {  # what a run is asked, by the longest beginning of its entry's name
     "language-elmo": lambda run: [*run.embed(SENTENCES), *run.embed(SENTENCES, layer=1, pool="words")],
     "masked": lambda run: [*run.fill(MASKED), *run.embed(SENTENCES, pool="cls")],
     "span-corruption": lambda run: run.fill(MASKED),
-    "text-to-text": lambda run: [run.translate(run._prefixed(SENTENCES, "german")), run.classify(SENTENCES, "gender")],
+    "text-to-text": lambda run: [run.translate(run._prefixed(SENTENCES, "german"), number=1), run.classify(SENTENCES, "gender")],
     "classify": lambda run: run.classify(SENTENCES),
     "classify-images": lambda run: [*run.classify(IMAGES), *run.embed(IMAGES)],
     "regress": lambda run: run.classify(SENTENCES),
     "tag": lambda run: run.tag(SENTENCES),
-    "answer": lambda run: run.answers(["horse", "it", "table"], [pair.target for pair in PAIRS["valid"][:3]], top=2),
+    "answer": lambda run: run.answer(["horse", "it", "table"], [pair.target for pair in PAIRS["valid"][:3]], number=2),
     "caption": lambda run: run.caption(IMAGES, number=2),
     "contrastive": lambda run: [*run.match(IMAGES, CAPTIONS, ["this is {}"]), *run.embed([*IMAGES, *CAPTIONS])],
     "image-codes": lambda run: [run.encode(IMAGES), run.decode(run.encode(IMAGES))],
     "text-to-image": lambda run: run.draw(CAPTIONS, number=2, **SAMPLED),
-    "sampling": lambda run: run.generate(PROMPTS, max_tokens=12, number=2, repetition_penalty=1.2, **SAMPLED),
+    "sampling": lambda run: [
+        text for found in run.generate(PROMPTS, max_tokens=12, number=2, repetition_penalty=1.2, **SAMPLED) for text in found
+    ],
     "beam-search": lambda run: [
         run.translate(SENTENCES, beam=5, number=5, length_penalty=1.0),
-        run.translate(SENTENCES, **SAMPLED),
+        run.translate(SENTENCES, number=1, **SAMPLED),
     ],
     "explain": lambda run: [getattr(run.explain(SENTENCES[0]), field) for field in ("attributions", "faithfulness")],
 }

@@ -212,13 +212,16 @@ ROWS = {
     "a text": ("a.jsonl", b'"one"\n', r"a\.jsonl:1 lacks a text field 'source'"),
     "a field missing": ("a.jsonl", b'{"source": "one"}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a field that is null": ("a.jsonl", b'{"source": "one", "target": null}\n', r"a\.jsonl:1 lacks a text field 'target'"),
-    "a field that is true": ("a.jsonl", b'{"source": "one", "target": true}\n', r"a\.jsonl:1 lacks a text field 'target'"),
+    "a field that is an object": ("a.jsonl", b'{"source": "one", "target": {}}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a field that is NaN": ("a.jsonl", b'{"source": "one", "target": NaN}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a field that is a list": ("a.jsonl", b'{"source": "one", "target": ["eins"]}\n', r"a\.jsonl:1 lacks a text field 'target'"),
     "a number of 5,000 digits": ("a.jsonl", b'{"source": ' + b"1" * 5000 + b', "target": "x"}\n', r"a\.jsonl:1 is not JSON"),
     "100,000 brackets": ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1 is not JSON"),
     "half a character": ("a.jsonl", b'{"source": "\\ud83d", "target": "x"}\n', r"a\.jsonl:1 has a lone surrogate .* in 'source'"),
-    "neither table nor two files": ("a.csv", b"one,eins\n", r"a\.csv: give two aligned files"),
+    "neither table nor two files": ("a.txt", b"one,eins\n", r"a\.txt: give two aligned files"),
+    "an open quotation mark": ("a.csv", b'source,target\none,"eins\ntwo,zwei\n', r"a\.csv:2 is not CSV: .*quotation marks"),
+    "not Parquet": ("a.parquet", b"one,eins\n", r"a\.parquet is not a whole \.parquet file"),
+    "not Arrow": ("a.arrow", b"one,eins\n", r"a\.arrow is not a whole \.arrow file"),
 }
 
 

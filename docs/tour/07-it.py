@@ -23,7 +23,7 @@ from regard.run.load import load
 
 run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
-words = run.translate(sentence)[0].text.split()
+words = run.translate(sentence).text.split()
 pronoun = next(word for word in words if word in ("er", "sie", "es"))
 run.show(sentence, view="token", token=pronoun, kind="cross", layer=2)
 

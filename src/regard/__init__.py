@@ -1,7 +1,7 @@
 """Train, use and see through attention models.
 
 run = regard.load("runs/demo")                open a run folder
-run.translate("The dog sleeps.")[0].text      translate
+run.translate("The dog sleeps.").text         translate
 with regard.watch(model) as seen: …           record what any PyTorch model attends to
 seen.show(tokens=…), run.show("The dog …")    show it, in a notebook or as a file
 regard.Record.read("a.attn")                  read a recording from a file

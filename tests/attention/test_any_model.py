@@ -1,8 +1,8 @@
 """`watch` sees the attention of models that others wrote, without changing one bit of their output.
 
 Every row of the table in docs/any-model.md is a test: `python tests/attention/test_any_model.py` writes the table. timm,
-torchvision and open_clip come from a folder of their own (`make dev` installs it): torchvision's wheel needs its compiled
-operators only for detection, and transformers would import it wherever it finds it.
+torchvision, open_clip and diffusers come from a folder of their own (`make dev` installs it): torchvision's wheel needs its
+compiled operators only for detection, and transformers would import it wherever it finds it.
 """
 
 import importlib
@@ -224,14 +224,14 @@ def torchvision_trial(name: str) -> Trial:
     return Trial(model, lambda: model(image), lambda: softmaxes(lambda: model(image)), "softmax")
 
 
-def softmaxes(run: Callable[[], Tensor]) -> list[Tensor]:
-    """Return the result of every softmax over four dimensions that a model computes."""
+def softmaxes(run: Callable[[], Tensor], dims: int = 4) -> list[Tensor]:
+    """Return the result of every softmax over as many dimensions that a model computes."""
     found: list[Tensor] = []
 
     class Collect(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             output = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") == "softmax" and output.dim() == 4:
+            if getattr(func, "__name__", "") == "softmax" and output.dim() == dims:
                 found.append(output)
             return output
 
@@ -266,6 +266,59 @@ def x_transformers_trial(name: str) -> Trial:
         return softmaxes(lambda: model(ids))
 
     return Trial(model, lambda: model(ids), own_weights, "sdpa" if name == "flash" else "softmax")
+
+
+def diffusers_trial(name: str) -> Trial:
+    """A text-conditioned U-Net, as in Stable Diffusion: self- and cross-attention over a grid of pixels."""
+    library = foreign("diffusers")
+    model = library.UNet2DConditionModel(
+        sample_size=8,
+        in_channels=3,
+        out_channels=3,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=16,
+        attention_head_dim=4,
+        norm_num_groups=4,
+    ).eval()
+    image, text = torch.randn(2, 3, 8, 8), torch.randn(2, 5, 16)
+
+    def own_weights() -> list[Tensor]:
+        processors = importlib.import_module("diffusers.models.attention_processor")
+        model.set_attn_processor(processors.AttnProcessor())  # written out, heads folded into the batch
+        return [weights.unflatten(0, (2, 4)) for weights in softmaxes(lambda: model(image, 1, text)[0], dims=3)]
+
+    return Trial(model, lambda: model(image, 1, text)[0], own_weights, "sdpa")
+
+
+def sentence_transformers_trial(name: str) -> Trial:
+    """A BERT with mean pooling, run by the library itself."""
+    pytest.importorskip("sentence_transformers")
+    package = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    library = importlib.import_module("sentence_transformers")
+    bert = transformers_trial("bert")
+
+    class TinyTransformer(nn.Module):
+        """The library's own module reads a folder; this one holds the tiny model."""
+
+        def __init__(self):
+            super().__init__()
+            self.auto_model = bert.model
+
+        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+            states = self.auto_model(input_ids=features["input_ids"], attention_mask=features["attention_mask"])[0]
+            return features | {"token_embeddings": states}
+
+    model = library.SentenceTransformer(modules=[TinyTransformer(), package.Pooling(32)], device="cpu").eval()
+    features = {"input_ids": torch.randint(3, 99, (2, 7)), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
+
+    def own_weights() -> list[Tensor]:
+        bert.model.set_attn_implementation("eager")
+        return list(bert.model(**features, output_attentions=True).attentions)
+
+    return Trial(model, lambda: model(dict(features))["sentence_embedding"], own_weights, "sdpa")
 
 
 class WrittenByHand(nn.Module):
@@ -331,6 +384,8 @@ LIBRARIES: dict[str, tuple[Callable[[str], Trial], tuple[str, ...]]] = {
     "torchvision": (torchvision_trial, ("VisionTransformer", "SwinTransformer")),
     "open_clip": (open_clip_trial, ("CLIP",)),
     "x-transformers": (x_transformers_trial, ("flash", "written out")),
+    "diffusers": (diffusers_trial, ("UNet2DConditionModel",)),
+    "sentence-transformers": (sentence_transformers_trial, ("bert with mean pooling",)),
     "by hand": (hand_written_trial, ("bmm and einsum", "additive")),
 }
 ROWS = [(library, name) for library, (_, names) in LIBRARIES.items() for name in names]

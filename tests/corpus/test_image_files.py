@@ -196,7 +196,7 @@ FILES = {
     "f.tsv": ("here.png/no.png\tx\n", "f.tsv:1 names an image that does not exist"),
     "g.index.tsv": ("x\t0\t100000\n", r"g.index.tsv:1 says that an image begins at 0 and has 100000 bytes; g.pngs has"),
     "h.index.tsv": ("x\t-1\t3\n", "h.index.tsv needs its images beside it in one file: h.jpgs or"),
-    "i.csv": ("x", "give a folder with one folder per label"),
+    "i.txt": ("x", "give a folder with one folder per label"),
     "j.tar.gz": ("x", "is a compressed shard"),
 }
 

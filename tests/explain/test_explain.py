@@ -65,7 +65,7 @@ def test_explain_a_label_a_word_and_the_next_token(runs, tiny_run):
 
 def test_explained_output_is_the_prediction_of_the_run(runs, tiny_run):
     text = runs["classify"].data.valid.text[0]
-    (best, *_), target = runs["classify"].classify([text])[0], select_output(runs["classify"], text).target
+    (best, *_), target = runs["classify"].classify(text), select_output(runs["classify"], text).target
     assert float(target.full_score().exp()) == pytest.approx(best.probability, abs=1e-5)
     translation = tiny_run._best([sentence := "The dog sleeps."])[0]
     steps = [

@@ -30,19 +30,19 @@ def explain_command(*words):
 
 
 def test_explained_output_is_the_prediction_of_the_run(runs, image_path):
-    for judged in runs["classify"].classify([image_path])[0]:
+    for judged in runs["classify"].classify(image_path):
         target = select_output(runs["classify"], image_path, OutputSelection(label=judged.label)).target
         assert float(target.full_score().exp()) == pytest.approx(judged.probability, abs=1e-5)
     assert select_output(runs["classify"], image_path).description.startswith(
-        f"the label {runs['classify'].classify([image_path])[0][0].label!r}"
+        f"the label {runs['classify'].classify(image_path).label!r}"
     )
     texts = ["a red circle", "there are two stars"]
-    similarity = runs["contrastive"].similarity([image_path], texts)[0]
+    similarity = runs["contrastive"].similarity(image_path, texts)
     for text, expected in zip(texts, similarity):
         target = select_output(runs["contrastive"], image_path, OutputSelection(fits=text, against="a blue ring")).target
         assert float(target.full_score()) == pytest.approx(expected, abs=1e-5)
     for name in ("caption", "lstm"):
-        told = runs[name].caption([image_path])[0][0]
+        told = runs[name].caption(image_path)
         number = len(told.text.split())
         targets = [select_output(runs[name], image_path, OutputSelection(word=str(word + 1))).target for word in range(number)]
         assert all(target.output == told.tokens[target.step] for target in targets)

@@ -172,7 +172,7 @@ def test_exported_folder_loads_with_the_same_results(converted):
     elif task == "masked":
         assert again.fill(["the <mask> sleeps"])[0].text == run.fill(["the <mask> sleeps"])[0].text
     elif task == "answer":
-        assert again.answers(LINES, LINES[::-1], top=3) == run.answers(LINES, LINES[::-1], top=3)
+        assert again.answer(LINES, LINES[::-1], number=3) == run.answer(LINES, LINES[::-1], number=3)
     elif task == "regress":
         assert again.recipe.task == "regress" and again.classify(LINES) == pytest.approx(run.classify(LINES), abs=1e-3)
         assert json.loads((folder / "config.json").read_text())["problem_type"] == "regression"

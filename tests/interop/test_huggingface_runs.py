@@ -332,7 +332,7 @@ def test_translate_equals_transformers_in_padded_batches(opened, lines, name, be
 def test_alignment_is_by_words(opened):
     text = "the dog sees a small cat"
     run = opened("t5")[2]
-    alignment = next(run.align([text], ["a book, home"]))
+    alignment = run.align(text, "a book, home")
     assert alignment.source == text.split() and alignment.target == ["a", "book,", "home"]
     assert alignment.weights.shape[:2] == (2, 3) and alignment.weights.shape[2:] == (3, 6)
     assert (alignment.weights.sum(-1) <= 1 + 1e-5).all()

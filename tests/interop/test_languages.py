@@ -60,7 +60,7 @@ def test_translations_equal_transformers_with_a_forced_first_token(folder, lines
     run.use_languages(target=codes(run)[1])
     assert verify_conversion(run, folder).passed
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
-    for line, (found,) in zip(lines, run.translate(lines, beam=1, max_tokens=9)):
+    for line, found in zip(lines, run.translate(lines, beam=1, max_tokens=9)):
         (ids,) = run.tokenizers[0].encode([line])
         written = model.generate(
             torch.tensor([[ENGLISH, *ids, 2]]),
@@ -95,14 +95,14 @@ def test_the_command_line_sets_languages(folder, lines):
     assert isinstance(refused.exception, UserError) or refused.exit_code == 2
     found = CliRunner().invoke(app, [*command, "--source-language", english, "--target-language", other, "--json"])
     run.use_languages(target=other)
-    assert json.loads(found.stdout)["text"] == run.translate(lines[0], beam=1, max_tokens=9)[0].text
+    assert json.loads(found.stdout)["text"] == run.translate(lines[0], beam=1, max_tokens=9).text
 
 
 def test_alignments_skip_the_language_codes(folder, lines):
     run = regard.load(folder, device="cpu")
     run.use_languages(target=codes(run)[1])
     (ids,), (target,) = run.tokenizers[0].encode([lines[1]]), run.tokenizers[1].encode([lines[0]])
-    (aligned,) = run.align([lines[1]], [lines[0]])
+    aligned = run.align(lines[1], lines[0])
     source = torch.tensor([[ENGLISH, *ids, 2]])
     with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
         run.model(source, torch.tensor([source.size(1)]), torch.tensor([[2, OTHER, *target]]))

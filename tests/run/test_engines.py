@@ -35,10 +35,9 @@ def test_ctranslate2_in_fp32_equals_regard(run, installed, capsys):
     regard_outputs = run.translate(SOURCES, beam=1, length_penalty=0.0)
     use_engine(run, "ctranslate2", "fp32")
     ctranslate2_outputs = run.translate(SOURCES, beam=1, length_penalty=0.0)
-    assert [best[0].text for best in ctranslate2_outputs] == [best[0].text for best in regard_outputs] and ctranslate2_outputs[1][
-        0
-    ].text == ""
-    for (one,), (other,) in zip(regard_outputs, ctranslate2_outputs):
+    assert [best.text for best in ctranslate2_outputs] == [best.text for best in regard_outputs]
+    assert ctranslate2_outputs[1].text == ""
+    for one, other in zip(regard_outputs, ctranslate2_outputs):
         assert one.score == pytest.approx(other.score, rel=0.01)  # at max_tokens, regard also counts the end token
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
     written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
@@ -56,7 +55,7 @@ def test_ctranslate2_hypotheses_use_our_length_penalty_and_sampling_uses_regard(
         for found in best:
             assert found.score == pytest.approx(found.log_probability / ((5 + len(found.tokens) + 1) / 6) ** 0.6)
     drawn = run.translate(SOURCES[:1], temperature=1.0, seed=3)
-    assert drawn[0][0].engine.startswith("regard-")
+    assert drawn[0].engine.startswith("regard-")
     run._engine = None
     assert run.translate(SOURCES[:1], temperature=1.0, seed=3) == drawn
 

@@ -375,6 +375,10 @@ def create_stub(token: str | None = None) -> FastAPI:
     async def models() -> response_types.ModelsResponse:
         return response_types.ModelsResponse(data=MODELS)
 
+    @app.get("/v1/models/{name}/examples")
+    async def examples(name: str) -> response_types.ExamplesResponse:
+        return response_types.ExamplesResponse(model=name)
+
     @app.post("/v1/{verb}")
     async def respond(verb: str, request: Request) -> Response:
         request_type, build_response = VERBS[verb]

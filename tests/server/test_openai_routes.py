@@ -41,7 +41,7 @@ def test_sampled_texts_follow_their_seed(openai_client, runs):
     request = dict(model="gpt", prompt="Der", max_tokens=10, seed=5, n=3, temperature=1.0)
     texts = [choice.text for choice in openai_client.completions.create(**request).choices]
     assert texts == [
-        result.continuation for result in runs["gpt"].generate(["Der"], max_tokens=10, temperature=1.0, seed=5, number=3)
+        result.continuation for result in runs["gpt"].generate("Der", max_tokens=10, temperature=1.0, seed=5, number=3)
     ]
     streamed = [""] * 3
     for event in openai_client.completions.create(**request, stream=True):

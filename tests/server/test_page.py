@@ -56,8 +56,8 @@ def test_imports_between_scripts_exist_and_are_used():
 
 
 def test_every_verb_has_a_view():
-    views = re.search(r"const VIEWS = \{([^}]*)\}", TEXT["app.js"])[1]
-    assert {*VERBS, "attention"} == {name.strip() for name in views.split(",")}
+    views = re.search(r"const VIEWS = \{([^}]*)\}", TEXT["views.js"])[1]
+    assert {*VERBS, "attention"} <= {name.strip() for name in views.split(",")}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -42,7 +42,7 @@ def test_models_list_their_verbs_and_inputs(client, runs):
 )
 def test_translate_equals_the_runs_translations(client, runs, options):
     response = post(client, "translate", text=TEXTS, **options)
-    for found, expected in zip(response["results"], runs["en-de"].translate(TEXTS, **options)):
+    for found, expected in zip(response["results"], runs["en-de"].translate(TEXTS, **{"number": 1, **options})):
         assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
         assert found["score"] == pytest.approx(expected[0].score, abs=1e-4)
 
@@ -58,7 +58,7 @@ def test_streamed_translation_equals_the_whole_response(client, options):
 
 def test_translation_alignment_and_beam_tree(client, runs):
     (found,) = post(client, "translate", text=TEXTS[1], alignment=True, beam_tree=True)["results"]
-    expected = next(runs["en-de"].align([TEXTS[1]]))
+    expected = runs["en-de"].align(TEXTS[1])
     assert found["alignment"]["source"] == expected.source and found["alignment"]["target"] == expected.target
     np.testing.assert_allclose(found["alignment"]["weights"], expected.view()[0], atol=1e-3)
     path = [node["token"] for node in found["beam_tree"] if node["on_best_path"]]
@@ -77,7 +77,7 @@ SAMPLING_OPTIONS = [
 def test_streamed_text_equals_the_whole_response_and_the_runs_text(client, runs, options):
     prompts = ["Der Hund", "Die alte Frau"]
     response = post(client, "generate", prompt=prompts, max_tokens=20, attention=True, **options)
-    expected = runs["gpt"].generate(prompts, max_tokens=20, **options)
+    expected = [one for found in runs["gpt"].generate(prompts, max_tokens=20, **{"number": 1, **options}) for one in found]
     assert [one["text"] for one in response["results"]] == [one.text for one in expected]
     *events, last = stream(client, "generate", prompt=prompts, max_tokens=20, attention=True, **options)
     assert last["done"] == response
@@ -115,9 +115,9 @@ def test_concurrent_requests_equal_one_by_one(client, runs):
 def test_caption_with_the_attention_of_each_word(client, runs, image, encode_image):
     run = runs["caption"]
     (found,) = post(client, "caption", image=encode_image(image), number=2, attention=True)["results"]
-    (expected,) = run.caption([image], number=2)
+    expected = run.caption(image, number=2)
     assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
-    (expected_attention,) = run.align([image])
+    expected_attention = run.align(image)
     assert found["attention"]["words"] == expected_attention.words and found["attention"]["grid"] == [4, 4]
     np.testing.assert_allclose(found["attention"]["maps"], expected_attention.weights, atol=1e-3)
     assert to_pixels(found["attention"]["image"]).shape == (32, 32, 3)
@@ -135,17 +135,17 @@ def test_fill_classify_tag_match_and_draw_equal_the_run(client, runs, image, enc
     assert filled["text"] == expected.text and len(filled["candidates"][0]) == 3
     labels = post(client, "classify", model="classify", text=["the dog sleeps", "a cat"])["results"]
     assert [one["labels"][0]["label"] for one in labels] == [
-        one[0].label for one in runs["classify"].classify(["the dog sleeps", "a cat"])
+        one.label for one in runs["classify"].classify(["the dog sleeps", "a cat"])
     ]
     (seen,) = post(client, "classify", model="kinds", image=encode_image(image, "JPEG"))["results"]
     assert sum(one["probability"] for one in seen["labels"]) == pytest.approx(1, abs=1e-3)
     tagged = post(client, "tag", text="the dog sleeps")["results"][0]
     assert tagged["words"] == ["the", "dog", "sleeps"] and len(tagged["labels"]) == 3
     matched = post(client, "match", image="data:image/png;base64," + encode_image(image), labels=["a red circle", "a blue star"])
-    expected = runs["clip"].match([image], ["a red circle", "a blue star"])[0]
+    expected = runs["clip"].match(image, ["a red circle", "a blue star"])
     assert [one["label"] for one in matched["results"]] == [one.label for one in expected]
     (drawn,) = post(client, "draw", text="a red circle", seed=2)["results"]
-    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw(["a red circle"], seed=2)[0][0].image)
+    np.testing.assert_array_equal(to_pixels(drawn["image"]), runs["draw"].draw("a red circle", seed=2).image)
 
 
 def test_embed_equals_the_runs_vectors(client, runs, image, encode_image):

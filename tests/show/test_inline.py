@@ -85,7 +85,7 @@ def test_run_draws_the_file_of_the_command(tiny_run, tmp_path, view):
 
 def test_run_without_a_view_shows_the_alignment_of_words(tiny_run):
     text = tiny_run.data.valid.source[0]
-    (alignment,) = tiny_run.align([text])
+    alignment = tiny_run.align(text)
     assert tiny_run.show(text).description == " ".join(alignment.target)
 
 

@@ -275,7 +275,7 @@ def test_show_image_attention_has_a_tile_per_layer_or_word(image_runs, image_pat
         CliRunner().invoke(app, ["show", str(run.folder), image_path, *options, "--out", f"{out}.svg"], catch_exceptions=False)
         assert Path(f"{out}.svg").stat().st_size > 1000
         if not options:
-            words = run.caption([image_path])[0][0].text.split() if name in ("caption", "lstm") else ["layer 1"]
+            words = run.caption(image_path).text.split() if name in ("caption", "lstm") else ["layer 1"]
             drawn = Path(f"{out}.svg").read_text()
             assert drawn.count("<image") == 1 + len(words) + 1 and all(f">{word[:8]}" in drawn for word in words)
     assert "4,4" in " ".join(attention_maps(record_attention(run, image_path))[0].keys)

@@ -99,23 +99,23 @@ def test_answers_are_correct_and_their_spans_index_the_context(run, valid_questi
     questions, contexts, golds = valid_questions
     scores = json.loads((run.folder / "scores.json").read_text())["valid"]
     assert scores["exact_match"]["low"] > 80 and scores["f1"]["low"] > 80 and "norm:squad" in scores["f1"]["signature"]
-    found = run.answers(questions, contexts)
-    exact = [best.text == gold for (best,), gold in zip(found, golds)]
+    found = run.answer(questions, contexts)
+    exact = [best.text == gold for best, gold in zip(found, golds)]
     assert np.mean(exact) > 0.85, "exact characters, without SQuAD normalization"
-    for (best,), context in zip(found, contexts):
+    for best, context in zip(found, contexts):
         assert context[best.start : best.end] == best.text and 0 < best.probability <= 1
-    assert (run.folder / "outputs" / "valid.txt").read_text(encoding="utf-8").splitlines() == [best.text for (best,) in found]
+    assert (run.folder / "outputs" / "valid.txt").read_text(encoding="utf-8").splitlines() == [best.text for best in found]
 
 
 def test_batched_answers_equal_one_by_one_in_any_order(run, valid_questions):
     questions, contexts, _ = (part[:12] for part in valid_questions)
-    together = run.answers(questions, contexts, top=3)
+    together = run.answer(questions, contexts, number=3)
     for question, context, best in zip(questions, contexts, together):
-        alone = run.answers([question], [context], top=3)[0]
+        alone = run.answer(question, context, number=3)
         assert [(one.text, one.start, one.end) for one in best] == [(one.text, one.start, one.end) for one in alone]
         assert [one.probability for one in best] == pytest.approx([one.probability for one in alone], abs=1e-5)
         assert run.answer(question, context).text == best[0].text
-    assert [one[0].text for one in run.answers(questions[::-1], contexts[::-1])] == [best[0].text for best in together[::-1]]
+    assert [one.text for one in run.answer(questions[::-1], contexts[::-1])] == [best[0].text for best in together[::-1]]
 
 
 def test_answers_from_sliding_windows_equal_answers_from_one_window(run, valid_questions):
@@ -126,22 +126,22 @@ def test_answers_from_sliding_windows_equal_answers_from_one_window(run, valid_q
     wide = regard.load(run.folder, device="cpu")
     object.__setattr__(wide.recipe.model, "max_length", 64)
     assert len(wide._encode(wide.data.valid)) == len(questions)
-    cut, whole = ([best[0] for best in one.answers(questions, contexts)] for one in (run, wide))
+    cut, whole = (one.answer(questions, contexts) for one in (run, wide))
     assert np.mean([(a.start, a.end) == (b.start, b.end) for a, b in zip(whole, cut)]) > 0.85
     before, after = "is und " * 60, " so is" * 30
-    late = [best[0] for best in run.answers(questions, [before + context + after for context in contexts])]
+    late = run.answer(questions, [before + context + after for context in contexts])
     assert np.mean([a.text == b.text and a.start == b.start + len(before) for a, b in zip(late, cut)]) > 0.85
 
 
 def test_candidate_answers_are_distinct_and_limited_by_max_answer_tokens(run, valid_questions):
     question, context = valid_questions[0][0], valid_questions[1][0]
-    found = run.answers([question], [context], top=500)[0]
+    found = run.answer(question, context, number=500)
     assert len({(one.start, one.end) for one in found}) == len(found) > 60
     assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
     assert sum(one.probability for one in found) <= 1 + 1e-9
     object.__setattr__(run.recipe.answering, "max_answer_tokens", 1)
     try:
-        short = run.answers([question], [context], top=500)[0]
+        short = run.answer(question, context, number=500)
         tokens = {tuple(span) for span in run.tokenizers[0].encode_spans([context])[0][1].tolist()}
         assert {(one.start, one.end) for one in short} <= tokens
     finally:
@@ -149,12 +149,12 @@ def test_candidate_answers_are_distinct_and_limited_by_max_answer_tokens(run, va
 
 
 def test_answers_are_never_spans_of_the_question(run):
-    found = run.answers(["who? dog"], ["tea zoo"], top=100)[0]
+    found = run.answer("who? dog", "tea zoo", number=100)
     assert {one.text for one in found} <= {"tea zoo"[a:b] for a in range(7) for b in range(a + 1, 8)}
 
 
 def test_unanswerable_allows_an_empty_answer(run):
-    with_none = run.answers(["who?"], ["tea so"], top=100, unanswerable=True)[0]
+    with_none = run.answer("who?", "tea so", number=100, unanswerable=True)
     assert [(one.start, one.end) for one in with_none if not one.text] == [(0, 0)]
     assert sum(one.probability for one in with_none) == pytest.approx(1) and run.answer("who?", "tea so").text
     object.__setattr__(run.recipe.answering, "no_answer_threshold", -1e9)
@@ -185,12 +185,12 @@ def test_answer_command_output_and_errors(run, valid_questions):
     with pytest.raises(UserError, match=r"answers questions .task = 'answer'.; it cannot classify"):
         run_cli("classify", run.folder, "text")
     with pytest.raises(UserError, match="2 questions but 1 contexts"):
-        run.answers(["a", "b"], ["c"])
+        run.answer(["a", "b"], ["c"])
 
 
 def test_loaded_run_answers_like_the_trained_run_and_has_a_card(run, valid_questions):
     again = regard.load(run.folder, device="cpu")
-    assert again.answers(*valid_questions[:2], top=2) == run.answers(*valid_questions[:2], top=2)
+    assert again.answer(*valid_questions[:2], number=2) == run.answer(*valid_questions[:2], number=2)
     text = card(run)
     assert "regard answer" in text and "| exact match |" in text and "| f1 |" in text and "max_answer_tokens" in text
     (rows,) = compare_runs_of(run, again)
@@ -229,7 +229,7 @@ def test_starter_recipe_of_a_squad_file_trains(tmp_path, impossible):
         question = {"id": str(i), "question": row["question"], "answers": [] if impossible and i % 3 == 0 else gold}
         paragraphs.append({"context": row["context"], "qas": [question]})
     (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "answer", "--data", tmp_path / "train.json")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "--minutes", "0", "answer", "--data", tmp_path / "train.json")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     trained = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert trained.recipe.data.unanswerable == impossible and trained.recipe.model.segments == 2

@@ -120,8 +120,8 @@ def test_captioner_learns_and_bleu_has_signatures(run):
 @pytest.mark.parametrize("fixture_name", ["run", "transformer"])
 def test_caption_attention_has_one_normalized_grid_per_word(fixture_name, image_folder, request):
     run = request.getfixturevalue(fixture_name)
-    for alignment, captions in zip(run.align(image_files(image_folder)), run.caption(image_files(image_folder))):
-        assert alignment.words == captions[0].text.split()
+    for alignment, caption in zip(run.align(image_files(image_folder)), run.caption(image_files(image_folder))):
+        assert alignment.words == caption.text.split()
         assert alignment.weights.shape == (len(alignment.words), 4, 4) and alignment.heads.shape[2:] == alignment.weights.shape
         np.testing.assert_allclose(alignment.weights.sum((1, 2)), 1, atol=1e-5)
     with pytest.raises(UserError, match="give one for each"):
@@ -130,22 +130,22 @@ def test_caption_attention_has_one_normalized_grid_per_word(fixture_name, image_
 
 def test_caption_alignment_equals_recorded_cross_attention(run, image_folder):
     """The query of a word is the begin token or the word before it; an empty caption has no weights."""
-    alignment = next(run.align(image_files(image_folder)[:1], ["red is above"]))
+    alignment = run.align(image_files(image_folder)[0], "red is above")
     pixels = torch.from_numpy(run._images.decode(image_files(image_folder)[:1])).permute(0, 3, 1, 2)
     with torch.no_grad(), regard.watch(run.model, kinds="cross") as seen:
         run.model(pixels, torch.tensor([[run._special_tokens.bos, *run._ids(["red is"])[0]]]))
     np.testing.assert_allclose(alignment.weights.reshape(3, -1), seen.stack()[0, 0, 0].numpy(), atol=1e-5)
-    nothing = next(run.align(image_files(image_folder)[:1], [""]))
+    nothing = run.align(image_files(image_folder)[0], "")
     assert nothing.words == [] and nothing.weights.shape == (0, 4, 4)
 
 
 @pytest.mark.parametrize("fixture_name", ["run", "transformer"])
 def test_generation_trace_of_a_caption_equals_its_log_probability(fixture_name, image_folder, request, tmp_path):
     run, path = request.getfixturevalue(fixture_name), str(image_folder / "valid0.png")
-    found, (alignment,), (best,) = trace_generation(run, path, ViewSelection("steps")), run.align([path]), run.caption([path])
+    found, alignment, best = trace_generation(run, path, ViewSelection("steps")), run.align(path), run.caption(path)
     down, across = alignment.weights.shape[1:]
     assert len(found.keys) == down * across and found.keys[-1] == f"{down},{across}" and found.steps[-1].word == "</s>"
-    assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best[0].log_probability, abs=1e-3)
+    assert np.log([step.probability for step in found.steps]).sum() == pytest.approx(best.log_probability, abs=1e-3)
     assert "query" in show_neurons(run, path, ViewSelection("neurons")).description
 
 
@@ -174,7 +174,7 @@ def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, 
 def test_caption_command_equals_the_python_api(run, image_folder, tmp_path):
     captions = regard.load(run.folder, device="cpu").caption(image_files(image_folder), beam=2)
     lines = run_cli("caption", run.folder, *image_files(image_folder), "--beam", 2, "--device", "cpu")
-    assert lines == [best[0].text for best in captions]
+    assert lines == [best.text for best in captions]
     found = [
         json.loads(line)
         for line in run_cli("caption", run.folder, "--json", "--device", "cpu", stdin="\n".join(image_files(image_folder)) + "\n")
@@ -265,7 +265,7 @@ def test_invalid_caption_settings_are_refused_before_training(image_folder, tmp_
 
 
 def test_starter_recipe_of_captions_is_valid(image_folder):
-    config = parse_recipe("\n".join(run_cli("new", "caption", "--data", image_folder / "train.tsv")))
+    config = parse_recipe("\n".join(run_cli("new", "--minutes", "0", "caption", "--data", image_folder / "train.tsv")))
     assert config.task == "caption" and config.data.captions == [1, 2] and config.data.root == str(image_folder)
 
 

@@ -264,7 +264,7 @@ def test_damaged_image_is_refused_before_training(image_folder, tmp_path):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside):
-    lines = run_cli("new", "classify", "--images", image_folder if inside else image_folder / "train")
+    lines = run_cli("new", "--minutes", "0", "classify", "--images", image_folder if inside else image_folder / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     recipe = read_recipe(tmp_path / "mine.toml")
     assert recipe.data.size == 32 and (recipe.data.valid == ["valid"]) == inside and bool(recipe.data.held_out) != inside
@@ -275,9 +275,9 @@ def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside
 
 def test_starter_recipe_refuses_images_for_other_tasks(image_folder, tmp_path):
     with pytest.raises(UserError, match="--images is for the task classify, not 'translate'"):
-        run_cli("new", "translate", "--images", image_folder)
+        run_cli("new", "--minutes", "0", "translate", "--images", image_folder)
     with pytest.raises(UserError, match="is not a folder"):
-        run_cli("new", "classify", "--images", tmp_path / "nothing")
+        run_cli("new", "--minutes", "0", "classify", "--images", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

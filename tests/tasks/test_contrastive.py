@@ -337,7 +337,7 @@ def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, tas
         "image\tcaption\n" + "".join(f"{one['file']}\t{one['captions'][0]}\n" for one in lines)
     )
     for name, captions in (("train.jsonl", 2), ("train.tsv", 2), ("named.tsv", 1)):
-        recipe = parse_recipe("\n".join(run_cli("new", task, "--data", image_folder / name)))
+        recipe = parse_recipe("\n".join(run_cli("new", "--minutes", "0", task, "--data", image_folder / name)))
         data = read_dataset(recipe.data)
         assert recipe.task == task and len(data.train) + 2 * recipe.data.held_out == len(lines)
         assert {len(found) for found in data.train.captions} == {captions}
@@ -349,15 +349,15 @@ def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, tas
     [
         ("a.jsonl", '{"picture": "a.png", "words": "x"}\n', "name the image path file or file_name or image, and the captions"),
         ("a.jsonl", "[1]\n", "is not a JSON object"),
-        ("a.jsonl", "{\n", "is not a JSON object"),
+        ("a.jsonl", "{\n", "a.jsonl:1 is not JSON"),
         ("a.tsv", "a.png\n", "captions are expected from column 1 on"),
-        ("a.txt", "a.png a dog\n", "give a .tsv or .jsonl"),
+        ("a.txt", "a.png a dog\n", "give a table"),
     ],
 )
 def test_starter_recipe_of_an_invalid_caption_file_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        run_cli("new", "contrastive", "--data", tmp_path / name)
+        run_cli("new", "--minutes", "0", "contrastive", "--data", tmp_path / name)
 
 
 def test_similarity_is_highest_for_the_matching_caption(run, image_folder):

@@ -51,7 +51,7 @@ def test_alignment_error_uses_a_head_chosen_on_other_sentences(tiny_run, data_fo
     (result,) = evaluate(tiny_run, save=False, **given)
     assert "chosen on one half" in result.notes[-1]
     known = tiny_run.data.tests["test"].gold[:12]
-    found = list(tiny_run.align([pair.source for pair in known], [pair.target for pair in known]))
+    found = tiny_run.align([pair.source for pair in known], [pair.target for pair in known])
     truth = [set(pair.alignment) for pair in known]
 
     def error(head, part):
@@ -107,7 +107,7 @@ def test_gold_option_of_evaluate_and_explain(tiny_run, data_folder):
 
 def test_align_counts_words_with_unknown_characters(tiny_run, tmp_path):
     """A word of characters outside the vocabulary still counts as a word."""
-    (found,) = tiny_run.align(["The \u2603 dog sleeps ."], ["Der \u2603 Hund schläft ."])
+    found = tiny_run.align("The \u2603 dog sleeps .", "Der \u2603 Hund schläft .")
     assert found.source == ["The", "\u2603", "dog", "sleeps", "."] and found.target == ["Der", "\u2603", "Hund", "schläft", "."]
     assert found.weights.shape[2:] == (5, 5)
 

@@ -123,13 +123,16 @@ def test_row_leaves_the_batch_after_its_stop_string(run, monkeypatch):
 
 def test_samples_are_independent_of_number_and_batch_size(run, monkeypatch):
     sampling = dict(temperature=1.5, max_tokens=8, seed=4)
-    many = [text.text for text in run.generate(PROMPTS, number=5, **sampling)]
+    many = [text.text for found in run.generate(PROMPTS, number=5, **sampling) for text in found]
     assert many[::5] == [text.text for text in run.generate(PROMPTS, **sampling)]
-    assert len(set(many[:5])) > 1 and len({text.text for text in run.generate(["Der"] * 2, number=2, **sampling)}) == 4
-    assert many != [text.text for text in run.generate(PROMPTS, number=5, **{**sampling, "seed": 5})]
+    assert (
+        len(set(many[:5])) > 1
+        and len({text.text for found in run.generate(["Der"] * 2, number=2, **sampling) for text in found}) == 4
+    )
+    assert many != [text.text for found in run.generate(PROMPTS, number=5, **{**sampling, "seed": 5}) for text in found]
     monkeypatch.setattr("regard.tasks.language.GENERATE_BATCH", 3)
-    assert many == [text.text for text in run.generate(PROMPTS, number=5, **sampling)]
-    assert many[10:15] == [text.text for text in run.generate(PROMPTS[2:3], number=5, place=2, **sampling)]
+    assert many == [text.text for found in run.generate(PROMPTS, number=5, **sampling) for text in found]
+    assert many[10:15] == [text.text for found in run.generate(PROMPTS[2:3], number=5, place=2, **sampling) for text in found]
     assert many[13] == run.stream(PROMPTS[2], place=2, sample=3, **sampling).prompt + "".join(
         run.stream(PROMPTS[2], place=2, sample=3, **sampling)
     )

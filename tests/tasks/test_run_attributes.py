@@ -8,7 +8,7 @@ from regard.tasks.base import Run
 ATTRIBUTES = {"data", "device", "folder", "model", "recipe", "task", "tokenizers"}
 """Attributes that `Run.__init__` sets on every run."""
 VERBS = {
-    ("answer", "transformer"): {"answer", "answers", "embed"},
+    ("answer", "transformer"): {"answer", "embed"},
     ("caption", "lstm"): {"align", "caption", "embed"},
     ("classify", "transformer"): {"classify", "embed", "labels"},
     ("classify", "vit"): {"classify", "embed", "labels", "resize"},

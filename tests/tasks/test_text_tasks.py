@@ -153,7 +153,7 @@ def test_loaded_runs_predict_like_the_trained_runs(runs):
 def test_batched_predictions_equal_one_by_one(runs):
     texts = runs["classify"].data.valid.text[:6]
     assert [found[0].label for found in runs["classify"].classify(texts)] == [
-        runs["classify"].classify([text])[0][0].label for text in texts
+        runs["classify"].classify(text).label for text in texts
     ]
     assert runs["tag"].tag(texts) == [runs["tag"].tag([text])[0] for text in texts]
     assert (
@@ -166,9 +166,9 @@ def test_batched_predictions_equal_one_by_one(runs):
 
 def test_label_probabilities_sum_to_one_and_every_word_has_a_tag(runs):
     text = runs["classify"].data.valid.text[0]
-    predictions = runs["classify"].classify([text])[0]
+    predictions = runs["classify"].classify(text)
     assert sum(found.probability for found in predictions) == pytest.approx(1, abs=1e-5)
-    assert {found.label for found in predictions} == {"m", "f", "n"} and predictions == sorted(
+    assert {found.label for found in predictions} == {"m", "f", "n"} and list(predictions) == sorted(
         predictions, key=lambda j: -j.probability
     )
     tagged = runs["tag"].tag([text, ""])
@@ -347,7 +347,7 @@ def test_starter_recipe_of_every_text_task_trains(task, lines, tmp_path):
     head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
     written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]
     (tmp_path / "data.tsv").write_text("\n".join([*head, *written]) + "\n")
-    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", task, "--data", tmp_path / "data.tsv")))
+    (tmp_path / "mine.toml").write_text("\n".join(run_cli("new", "--minutes", "0", task, "--data", tmp_path / "data.tsv")))
     short = ["train.steps=2", "train.evaluate_every=2", "model.width=16", "model.layers=1", "model.feed_forward=16"]
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu")
     assert run.recipe.task == task and evaluate(run)[0].scores

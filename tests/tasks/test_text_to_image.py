@@ -176,9 +176,7 @@ def test_text_to_image_resumes_bit_for_bit_without_the_image_codes_run(image_fol
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     moved = tmp_path / "elsewhere" / "run"
     shutil.copytree(trained.folder, moved)
-    assert np.array_equal(
-        regard.load(moved, device="cpu").draw(["a red picture"])[0][0].image, trained.draw(["a red picture"])[0][0].image
-    )
+    assert np.array_equal(regard.load(moved, device="cpu").draw("a red picture").image, trained.draw("a red picture").image)
 
 
 def test_generated_images_depend_only_on_the_seed(run):
@@ -188,7 +186,7 @@ def test_generated_images_depend_only_on_the_seed(run):
         np.array_equal(a.codes, b.codes) and a.score == pytest.approx(b.score, abs=1e-4)
         for a, b in zip(together[0], run.draw(captions[:1], number=3, temperature=2.0, seed=7)[0])
     )
-    assert np.array_equal(run.draw(captions[:1], temperature=2.0, seed=7)[0][0].codes, together[0][0].codes)
+    assert np.array_equal(run.draw(captions[0], temperature=2.0, seed=7).codes, together[0][0].codes)
     one, two = run.draw(captions[:1] * 2, number=3, temperature=4.0)
     assert any(not np.array_equal(a.codes, b.codes) for a, b in zip(one, two))
     other = run.draw(captions, number=3, temperature=2.0, seed=8)
@@ -362,30 +360,32 @@ def test_text_to_image_card_warns_of_misleading_images(run, codes_run):
 
 
 def test_starter_recipes_of_image_codes_and_text_to_image_train(image_folder, codes_run, tmp_path):
-    page = "\n".join(run_cli("new", "image-codes", "--data", image_folder / "train.tsv"))
+    page = "\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", image_folder / "train.tsv"))
     found = parse_recipe(page)
     assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
-    page = "\n".join(run_cli("new", "text-to-image", "--data", image_folder / "train.tsv"))
+    page = "\n".join(run_cli("new", "--minutes", "0", "text-to-image", "--data", image_folder / "train.tsv"))
     found = parse_recipe(
         page, [f"model.image_codes.run={codes_run.folder}", "data.size=8", "train.steps=1", "train.evaluate_every=1"]
     )
     assert found.model.text_length == 16
     train(found, tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match="name your data"):
-        run_cli("new", "text-to-image")
+        run_cli("new", "--minutes", "0", "text-to-image")
 
 
 def test_starter_recipe_of_image_codes_finds_the_path_column(image_folder, tmp_path):
     names = [line.split("\t")[0] for line in (image_folder / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = image_folder / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
-    found = parse_recipe("\n".join(run_cli("new", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"])
+    found = parse_recipe(
+        "\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", table)), ["train.steps=1", "train.evaluate_every=1"]
+    )
     assert found.data.path == "path"
     train(found, tmp_path / "run", device="cpu")
     table.write_text('{"id": 1}\n')
     with pytest.raises(UserError, match=r"has the fields id; name the image path file or file_name or image$"):
-        run_cli("new", "image-codes", "--data", table)
-    assert "path" not in tomllib.loads("\n".join(run_cli("new", "image-codes", "--data", image_folder)))["data"]
+        run_cli("new", "--minutes", "0", "image-codes", "--data", table)
+    assert "path" not in tomllib.loads("\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", image_folder)))["data"]
 
 
 def test_image_codes_train_on_a_folder_of_images_without_captions(image_folder, tmp_path):
@@ -449,7 +449,7 @@ def test_shapes_world_scores_generated_images_by_their_pixels(tmp_path, monkeypa
         run,
         "draw",
         lambda texts, **sampling: [
-            [GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0)] for n, text in enumerate(texts)
+            GeneratedImage(true[text] if n % 2 else blank, np.zeros(1), 0.0) for n, text in enumerate(texts)
         ],
     )
     monkeypatch.setattr(run._codes_run, "decode", lambda codes: np.stack(list(true.values())))

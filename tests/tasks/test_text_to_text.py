@@ -154,10 +154,8 @@ def test_summarise_truncates_a_long_input(run):
 def test_label_probabilities_are_normalized_sequence_probabilities(run):
     texts = ["hund good baum", "stein bad wald", "good"]
     predictions = run.classify(texts, "mood")
-    assert [found[0].label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(
-        texts
-    )
-    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found[0].label for found in predictions]
+    assert [found.label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(texts)
+    assert [found.text for found in run._best(run._prefixed(texts, "mood"))] == [found.label for found in predictions]
     (source,), (alone,) = run._ids(run._prefixed(texts[:1], "mood")), run.classify(texts[:1])
     special_tokens, log_p = run._special_tokens, {}
     for label in run._labels["mood"]:
@@ -366,7 +364,17 @@ def test_text_to_text_recipe_round_trips_through_toml(data_folder):
 
 def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
     tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", data_folder / name)]
-    lines = run_cli("new", "text-to-text", "--source", data_folder / "train.de", "--target", data_folder / "train.en", *tables)
+    lines = run_cli(
+        "new",
+        "--minutes",
+        "0",
+        "text-to-text",
+        "--source",
+        data_folder / "train.de",
+        "--target",
+        data_folder / "train.en",
+        *tables,
+    )
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     short = [
         "train.steps=2",
@@ -391,4 +399,4 @@ def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
         (["--data", data_folder / "mood.tsv"] * 2, "two of the files would be the task 'mood'"),
     ):
         with pytest.raises(UserError, match=message):
-            run_cli("new", "text-to-text", *wrong)
+            run_cli("new", "--minutes", "0", "text-to-text", *wrong)

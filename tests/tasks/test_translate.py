@@ -96,7 +96,7 @@ def test_starter_recipe_of_translation_files_trains(tmp_path):
     from regard.worlds import bilingual
 
     bilingual.write(tmp_path / "world", 300, 1, 1)
-    text = starter_recipe("translate", [tmp_path / "world" / "train.en", tmp_path / "world" / "train.de"])
+    text = starter_recipe("translate", [tmp_path / "world" / "train.en", tmp_path / "world" / "train.de"]).to_toml()
     recipe = parse_recipe(text)
     sources = set(read_pairs([tmp_path / "world" / "train.en"] * 2).source)
     assert recipe.model.preset == "tiny" and recipe.data.held_out == len(sources) // 20

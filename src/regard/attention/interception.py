@@ -5,6 +5,7 @@ A `TorchFunctionMode` sees the calls of
     attend                              regard's own
     F.scaled_dot_product_attention      transformers (sdpa), timm, diffusers, x-transformers, …
     F.multi_head_attention_forward      torch.nn.MultiheadAttention, and through it torchvision, open_clip, nn.Transformer
+    transformers' implementations       flash-attn, kernels of the hub, Flex attention (attention/transformers_interface.py)
     softmax, then a product             eager attention, where a softmax over keys is multiplied with values
 
 The mode is not active inside a function that it sees. `F.multi_head_attention_forward` is written in Python and checks for modes
@@ -30,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
 from regard.attention.core import VISIBLE_ATTENTION
 from regard.attention.modules import attention_like_modules, named_modules
+from regard.attention.transformers_interface import visible_implementations
 
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "nan_to_num"}
 SAME_WEIGHTS = CASTS | {"dropout", "masked_fill", "masked_fill_", "mul", "__mul__", "mul_", "__getitem__", "narrow"}
@@ -316,7 +318,7 @@ def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] |
             name = name.removesuffix(".attend") or type(module).__name__
             hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
             hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
-        with force_eager(), interceptor:
+        with force_eager(), visible_implementations(), interceptor:
             yield interceptor
     finally:
         for hook in hooks:

@@ -47,7 +47,8 @@ def show(
             help="matrix; heads: lines between tokens; head-matrices: all heads of a layer; model: all heads of all layers; "
             "token: one token over the layers; entropy; neurons: q·k of one head, component by component; "
             "steps: generation token by token; "
-            "beam: the search tree."
+            "beam: the search tree; lens: what each layer would predict (logit lens); "
+            "flow: one text through the model, step by step."
         ),
     ] = None,
     kind: Annotated[
@@ -115,7 +116,6 @@ def show(
     Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
     of a beam search; or the halting steps of each token.
     """
-    from regard.attention.modules import STACK_NAMES
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.best_head import BEST_HEADS, best_head_name
@@ -130,8 +130,11 @@ def show(
     refuse((out is None and any(value for value in look.values()), "--title, --width, --theme and --transparent go with --out"))
     DrawingOptions(**look)
     if positions:
-        if out is None:
-            raise UserError("--positions draws a figure: add --out a.svg")
+        others = (text, view, kind, token, layer, head, save, heads or None, halting or None)
+        refuse(
+            (out is None, "--positions draws a figure: add --out a.svg"),
+            (any(other is not None for other in others), "--positions shows no text: leave out everything but the run and --out"),
+        )
         _print(show_positions(None if run is None else load(run, device=device)), out, terminal, look)
         return
     if run is None:
@@ -149,7 +152,7 @@ def show(
         return ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads, scale=scale)
 
     choice = select_view("1.1" if best else head)
-    plain = plain and choice.kind in (None, STACK_NAMES["cross"])
+    plain = plain and kind is None and choice.kind in (None, "cross")
     needs_run = choice.view in VIEWS_THAT_RUN
     refuse(
         (
@@ -176,7 +179,7 @@ def show(
         name = best_head_name(opened, best)
         print(f"--head {best}: {name}", file=sys.stderr)
         choice = select_view(name)
-        plain = plain and choice.kind == STACK_NAMES["cross"]
+        plain = plain and choice.kind == "cross"
     if halting:
         _print(show_halting_steps(opened, text), out, terminal, look)
         return

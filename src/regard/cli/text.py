@@ -134,7 +134,8 @@ def generate(
             for i, sample in product(range(len(lines)), range(number)):
                 print_stream(opened.stream(lines[i], place=first + i, sample=sample, **settings), as_json)
         else:
-            print_texts(opened.generate(lines, number=number, place=first, **settings), as_json)
+            for found in opened.generate(lines, number=number, place=first, **settings):
+                print_texts(found, as_json)
         first += len(lines)
 
 
@@ -176,7 +177,7 @@ def classify(
             if isinstance(found, float):
                 print_item(as_json, f"{found:.4f}", score=round(found, 6))
                 continue
-            label, probability = found[0].label, found[0].probability
+            label, probability = found.label, found.probability
             print_item(as_json, f"{label}\t{probability:.4f}", label=label, probability=round(probability, 6))
 
 
@@ -224,7 +225,7 @@ def answer(
         for number, pair in enumerate(batch, start=1):
             if len(pair) != 2:
                 raise UserError(f"line {number} has no tab; write a question, a tab and its context")
-        for candidates in opened.answers(*zip(*batch), top=top, unanswerable=unanswerable):
+        for candidates in opened.answer(*zip(*batch), number=top, unanswerable=unanswerable):
             for best in candidates:
                 values = {**asdict(best), "probability": round(best.probability, 6)}
                 print_item(as_json, " ".join(best.text.split()), **values)

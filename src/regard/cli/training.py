@@ -46,18 +46,18 @@ def new(
     task: Annotated[
         str,
         typer.Argument(
-            help="Task: translate, text-to-text, language, masked, classify, tag, answer, caption, contrastive, "
-            "image-codes or text-to-image."
+            help="Task: translate, text-to-text, language, masked, span-corruption, classify, regress, tag, answer, caption, "
+            "contrastive, image-codes or text-to-image."
         ),
     ],
     source: Source = None,
     target: Annotated[Path | None, typer.Option(help="Translation of --source, line by line.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Source and target in one .tsv or .jsonl file.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Source and target in one table: .tsv, .csv, .jsonl or .parquet.")] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Data of other tasks: text, labelled texts (.tsv, .jsonl), tagged words, questions (.json, .jsonl), "
-            "captioned images (.tsv, .jsonl, .tar); for text-to-text one file per task. May be repeated."
+            help="Data of other tasks: text, labelled texts (.tsv, .csv, .jsonl, .parquet), tagged words, questions (.json, "
+            ".jsonl), captioned images (.tsv, .jsonl, .tar); for text-to-text one file per task. May be repeated."
         ),
     ] = None,
     images: Annotated[
@@ -66,15 +66,41 @@ def new(
             help="Images to classify: a folder with a subfolder for each label, or with such folders in train and valid."
         ),
     ] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text: its name, or number from 0.")] = None,
+    text_pair: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a second text.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the label or number.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="SOURCE,TARGET", help="Columns of --pairs.")] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--lines", help="Plain text of a language model is running text, or one example per line."),
+    ] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0, help="Training time on this machine; 0 does not time it, and fits the recipe to the data alone."),
+    ] = 60,
+    device: Device = "auto",
 ) -> None:
-    """Print a starter recipe for your own data."""
+    """Print a starter recipe for your own data.
+
+    The files are looked at: what was understood is printed to standard error. Unless --minutes is 0, a training step is timed on
+    this machine, and model and steps are chosen to fit.
+    """
+    from regard.plan.budget import fit_to_budget
     from regard.tasks import starter_recipe
     from regard.tasks.starters.image_starters import image_classification_recipe
+    from regard.tasks.starters.starter import StarterOptions
 
     if images is not None:
-        print(image_classification_recipe(task, images), end="")
-        return
-    print(starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None]), end="")
+        starter = image_classification_recipe(task, images)
+    else:
+        options = StarterOptions(text, text_pair, label, columns, stream)
+        starter = starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None], options)
+    for line in starter.understood:
+        print(line, file=sys.stderr)
+    fitted = fit_to_budget(starter, minutes, device)
+    for line in fitted.notes:
+        print(line, file=sys.stderr)
+    print(fitted.toml, end="")
 
 
 @app.command()
@@ -126,6 +152,10 @@ def train(
         int,
         typer.Option(min=0, metavar="STEPS", help="With --resume: first repeat the last steps and compare them bit by bit."),
     ] = 0,
+    accept_changes: Annotated[
+        bool,
+        typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
+    ] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate on the test sets at the end.")] = True,
 ) -> None:
@@ -136,7 +166,15 @@ def train(
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
     run = train_recipe(
-        recipe, out, overrides=overrides, device=device, resume=resume, board=tensorboard, start=start, verify=verify
+        recipe,
+        out,
+        overrides=overrides,
+        device=device,
+        resume=resume,
+        board=tensorboard,
+        start=start,
+        verify=verify,
+        accept_changes=accept_changes,
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)

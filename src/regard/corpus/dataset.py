@@ -1,6 +1,5 @@
 """Read the training, validation and test sets that a recipe's `[data]` names, from files or an embedded world."""
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -19,6 +18,7 @@ from regard.corpus.examples import (
     TaskPairs,
     TextLines,
 )
+from regard.corpus.held_out import hold_out, hold_out_documents, hold_out_end
 from regard.corpus.image_files import read_images
 from regard.corpus.questions import read_questions
 from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text
@@ -44,7 +44,6 @@ from regard.worlds import algorithms, bilingual, shapes
 
 UNALIGNED = "–"
 """The tag of an unaligned word."""
-ExamplesT = TypeVar("ExamplesT", bound=Examples)
 SetT = TypeVar("SetT")
 
 
@@ -93,7 +92,7 @@ def _read_single_task(data: Data, train: bool) -> Dataset[Any]:
         return Dataset(sets.pop("train", empty), sets.pop("valid"), sets)
     tests = {name: _read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
-        training, valid, test = hold_out(_read_files(data, data.train), data.held_out)
+        training, valid, test = _hold_out(data, _read_files(data, data.train))
         return Dataset(training, valid, {"held_out": test, **tests})
     return Dataset(_read_files(data, data.train) if train else empty, _read_files(data, data.valid), tests)
 
@@ -128,21 +127,13 @@ def _read_files(data: Data, files: list[str]) -> Examples:
     return read_text(paths, column=data.column, keep_empty=data.stream)
 
 
-def hold_out(examples: ExamplesT, number: int) -> tuple[ExamplesT, ExamplesT, ExamplesT]:
-    """Split examples into training, validation and test sets without a shared text or image: the smallest hashes are held out."""
-    keys = examples.keys()
-    hashes = {key: hashlib.sha256(key.encode()).digest() for key in keys}
-    if len(hashes) < 4 * number:
-        raise UserError(
-            f"{examples.name} has {len(hashes):,} distinct examples; "
-            f"data.held_out = {number} takes twice as many: set at most {len(hashes) // 4}"
-        )
-    ranked = sorted(hashes, key=lambda key: hashes[key])
-    aside = dict.fromkeys(ranked[:number], "valid") | dict.fromkeys(ranked[number : 2 * number], "test")
-    split: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    for index, key in enumerate(keys):
-        split[aside.get(key, "train")].append(index)
-    return examples.select(split["train"]), examples.select(split["valid"]), examples.select(split["test"])
+def _hold_out(data: Data, examples: Any) -> tuple[Any, Any, Any]:
+    """Hold out what `data.held_out` says: single texts, documents, or the end of a stream."""
+    if isinstance(data, TextData) and data.stream:
+        return hold_out_end(examples, data.held_out)
+    if isinstance(data, TextData) and data.held_out_documents:
+        return hold_out_documents(examples, data.held_out)
+    return hold_out(examples, data.held_out)
 
 
 def as_task_pairs(name: str, task: TaskData, pairs: SentencePairs) -> TaskPairs:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.corpus.lines import decode_line, printable
-from regard.corpus.table import file_kind, is_natural_number, table_rows
+from regard.corpus.table import TABLE_KINDS, file_kind, is_natural_number, table_rows
 from regard.errors import UserError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -100,10 +100,11 @@ def _iterate_images(file: Path, chosen: ImageColumns, path: int | str, offset: i
         raise UserError(f"{file} is a compressed shard, which allows no random access; decompress it, images hardly compress")
     if file.name.removesuffix(".gz").removesuffix(".xz").endswith(".index.tsv"):
         return _images_in_index(file, chosen, offset)
-    if file_kind(file) in (".tsv", ".jsonl"):
+    if file_kind(file) in TABLE_KINDS:
         return _images_in_table(file, chosen, path)
     raise UserError(
-        f"{file}: give a folder with one folder per label, a .tsv or .jsonl with paths, .tar shards, or an .index.tsv"
+        f"{file}: give a folder with one folder per label, a table with paths (.tsv, .csv, .jsonl, .parquet), .tar shards, "
+        "or an .index.tsv"
     )
 
 

@@ -1,5 +1,5 @@
-"""Text files to examples: plain, labelled and tagged text, and parallel text (two aligned files, one .tsv, or one .jsonl); and
-the text files of word vectors, word2vec (Mikolov et al. 2013) and GloVe (Pennington et al. 2014)."""
+"""Text files to examples: plain, labelled and tagged text, and parallel text (two aligned files, or one table); and the
+text files of word vectors, word2vec (Mikolov et al. 2013) and GloVe (Pennington et al. 2014)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,13 +8,12 @@ import numpy as np
 
 from regard.corpus.examples import LabelledTexts, SentencePairs, TaggedSentences, TextLines
 from regard.corpus.lines import iterate_lines, read_lines
-from regard.corpus.table import Row, file_kind, is_natural_number, jsonl_rows, table_rows, tsv_rows
+from regard.corpus.table import TABLE_KINDS, Row, file_kind, is_natural_number, table_rows
 from regard.errors import UserError
 
 
 def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_empty: bool = False) -> TextLines:
-    """Read the lines of plain text files, or a column of .tsv or .jsonl files, one file after another; empty lines only with
-    `keep_empty`."""
+    """Read the lines of plain text files, or a column of tables, one file after another; empty lines only with `keep_empty`."""
     found = TextLines([], name=", ".join(map(str, files)))
     for path in files:
         for number, line in _text_lines(path, column):
@@ -28,6 +27,8 @@ def read_text(files: Sequence[Path], *, column: int | str | None = None, keep_em
 
 def _text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str]]:
     if column is None:
+        if file_kind(path) in TABLE_KINDS and file_kind(path) != ".tsv":
+            raise UserError(f"{path} is a table; name the column of the text: data.column")
         return enumerate(iterate_lines(path), start=1)
     return ((number, cells[0]) for number, cells in table_rows(path, [column], "data.column"))
 
@@ -35,7 +36,7 @@ def _text_lines(path: Path, column: int | str | None) -> Iterable[tuple[int, str
 def read_labelled(
     files: Sequence[Path], *, text: int | str = 0, text_pair: int | str | None = None, label: int | str = 1
 ) -> LabelledTexts:
-    """Read texts, or pairs of them, with their labels from .tsv or .jsonl files."""
+    """Read texts, or pairs of them, with their labels from tables."""
     found = LabelledTexts([], [], name=", ".join(map(str, files)))
     columns = {"data.text": text, "data.text_pair": text_pair, "data.label": label}
     chosen = {setting: column for setting, column in columns.items() if column is not None}
@@ -90,7 +91,7 @@ def _add_sentences(found: TaggedSentences, path: Path, lines: Iterable[tuple[int
 def read_pairs(
     files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1), fields: Sequence[str] = ("source", "target")
 ) -> SentencePairs:
-    """Read pairs from two aligned files (source, target) or one .tsv or .jsonl file; skip pairs that are empty on both sides.
+    """Read pairs from two aligned files (source, target) or one table; skip pairs that are empty on both sides.
 
     Of more than two columns, the last is the target, and the source is the others joined by tabs.
     """
@@ -99,12 +100,12 @@ def read_pairs(
     elif len(files) == 2 and len(columns) == 2:
         rows = _aligned_rows(*files)
     elif len(files) == 1 and file_kind(files[0]) == ".jsonl":
-        rows = jsonl_rows(files[0], fields, "data.fields")
-    elif len(files) == 1 and file_kind(files[0]) == ".tsv":
-        rows = tsv_rows(files[0], columns, "data.columns")
+        rows = table_rows(files[0], fields, "data.fields")
+    elif len(files) == 1 and file_kind(files[0]) in TABLE_KINDS:
+        rows = table_rows(files[0], columns, "data.columns")
     else:
         raise UserError(
-            f"{', '.join(map(str, files))}: give two aligned files (source, target), or one .tsv or .jsonl (.gz and .xz too)"
+            f"{', '.join(map(str, files))}: give two aligned files (source, target), or one table: {', '.join(TABLE_KINDS)}"
         )
     return _collect_pairs(rows, files)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard import distributed
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
-from regard.decoding.protocol import Decodable, Hypothesis
+from regard.decoding.protocol import Decodable, Hypothesis, require_output
 from regard.decoding.sampling import ChooseToken, SamplingParams, greedy
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
@@ -106,7 +106,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses of each source in a batch, best first."""
     if params.width > 1:
-        return beam_search(
+        found = beam_search(
             model,
             inputs,
             limits,
@@ -116,9 +116,10 @@ def search(
             special_tokens=special_tokens,
             prefix=prefix,
         )
+        return [require_output(hypotheses) for hypotheses in found]
     choose = params.chooser(sequence_ids)
     outputs = greedy_or_sample(model, inputs, limits, choose, params.length_penalty, prefix, special_tokens)
-    return [[output] for output in outputs]
+    return [require_output([output]) for output in outputs]
 
 
 def decode_all(

@@ -1,5 +1,6 @@
 """What a search needs of a model, what it returns, and the scores of the next token that all searches share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -7,10 +8,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from regard.errors import UserError
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, SpecialTokens
 
 MAX_CACHE_CAPACITY = 4096
 """Most tokens that the cache allocates memory for in advance; beyond that it grows."""
+NO_OUTPUT = (
+    "the model's probabilities are NaN, so there is no output; try --precision fp32, or use another checkpoint or model: "
+    "this one computes no finite numbers for this input"
+)
 TOPK_GROUPS = 64
 """Values that share a maximum in `fast_topk`."""
 
@@ -40,6 +46,13 @@ class Hypothesis:
     rows: list[int] = field(default_factory=list, compare=False, repr=False)
     """The row of the batch that held it in each step, from the step that read the last prefix token to the one that generated the
     end token."""
+
+
+def require_output(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """Return the hypotheses of a source; refuse none, and those of no probability: an output is never lost silently."""
+    if not hypotheses or any(math.isnan(one.score) for one in hypotheses):
+        raise UserError(NO_OUTPUT)
+    return hypotheses
 
 
 def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | float:

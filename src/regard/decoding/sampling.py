@@ -3,7 +3,6 @@
 A sample is a pure function of (seed, sequence, step, token): it does not depend on the batch or the machine.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,10 @@ from regard.decoding.protocol import fast_topk
 from regard.errors import UserError
 
 MIN_TEMPERATURE = 1e-6
+MAX_TEMPERATURE = 1000
 MAX_REPETITION_PENALTY = 1000
 MAX_MAX_TOKENS = 10**9
+MAX_NUMBER = 10_000
 NEEDS_TEMPERATURE = "restricts sampling, and nothing is sampled without a temperature; add one, such as 1"
 
 ChooseToken = Callable[[Tensor, Tensor, int], Tensor]
@@ -128,10 +129,10 @@ class SamplingParams:
             ("max_tokens", 1 <= self.max_tokens <= MAX_MAX_TOKENS, f"must be between 1 and {MAX_MAX_TOKENS}"),
             (
                 "temperature",
-                self.temperature is None or MIN_TEMPERATURE <= self.temperature < math.inf,
-                f"must be finite and at least {MIN_TEMPERATURE:f}; leave it out to choose the most probable token",
+                self.temperature is None or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE,
+                f"must be between {MIN_TEMPERATURE:f} and {MAX_TEMPERATURE}; leave it out to choose the most probable token",
             ),
-            ("top_k", self.top_k >= 0, "must be at least 0, which means all tokens"),
+            ("top_k", 0 <= self.top_k <= MAX_MAX_TOKENS, f"must be between 0, which means all tokens, and {MAX_MAX_TOKENS}"),
             ("top_p", 0 < self.top_p <= 1, "must be more than 0 and at most 1, which means all tokens"),
             ("top_k", self.temperature is not None or self.top_k == 0, NEEDS_TEMPERATURE),
             ("top_p", self.temperature is not None or self.top_p == 1, NEEDS_TEMPERATURE),
@@ -140,7 +141,7 @@ class SamplingParams:
                 1 / strongest <= self.repetition_penalty <= strongest,
                 f"must be between {1 / strongest} and {strongest}; 1 is no penalty",
             ),
-            ("number", self.number >= 1, "must be at least 1"),
+            ("number", 1 <= self.number <= MAX_NUMBER, f"must be between 1 and {MAX_NUMBER}"),
             (
                 "number",
                 self.number == 1 or self.temperature is not None,

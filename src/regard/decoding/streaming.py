@@ -1,8 +1,11 @@
 """Text while it is generated: pieces that are never taken back, up to the first stop string."""
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 
 from regard.decoding.greedy import DecodingStep
+from regard.decoding.protocol import NO_OUTPUT
+from regard.errors import UserError
 from regard.tokens.detokenizer import Detokenizer
 from regard.tokens.tokenizer import Tokenizer
 
@@ -63,6 +66,8 @@ def stream_texts(steps: Iterator[DecodingStep], streamers: Sequence[TextStreamer
         for place, (row, token, log_p, active) in enumerate(step.items()):
             streamer = streamers[row]
             streamer.log_probability += log_p
+            if math.isnan(log_p):
+                raise UserError(NO_OUTPUT)
             piece = streamer.add(token) if active else streamer.end()
             if active and streamer.finished:
                 step.active[place] = False

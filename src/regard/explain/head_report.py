@@ -198,7 +198,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
         raise UserError(f"{run.folder} {run.task.does}; among runs that read images, --heads is for those that classify them")
     if isinstance(examples, ImageExamples) and run.task.explains == "image_label":
         classified = [] if examples.label else cast(ClassifyImagesRun, run).classify(examples.images)
-        return replace(examples, label=examples.label or [found[0].label for found in classified])
+        return replace(examples, label=examples.label or [found.label for found in classified])
     if run.task.explains in ("next_token", "masked_token") or not isinstance(examples, TextLines):
         next(select_outputs(run, examples, 1), None)  # refuses examples without text
         return examples
@@ -206,7 +206,7 @@ def fill_references(run: Run, examples: Examples) -> Examples:
         translations = [found.text for found in cast(TranslateRun, run)._best(examples.text)]
         return SentencePairs(examples.text, translations, name=examples.name, lines=examples.lines)
     if run.task.explains == "label":
-        labels = [found[0].label for found in cast(ClassifyRun, run).classify(examples.text)]
+        labels = [found.label for found in cast(ClassifyRun, run).classify(examples.text)]
         return LabelledTexts(examples.text, labels, name=examples.name, lines=examples.lines)
     raise UserError(f"{run.folder} {run.task.does}; --heads is for runs that classify texts, translate, or predict words")
 

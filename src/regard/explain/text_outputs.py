@@ -12,7 +12,7 @@ from regard.batches.rows import PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
-from regard.corpus.table import file_kind
+from regard.corpus.table import TABLE_KINDS, file_kind
 from regard.corpus.text_files import read_labelled, read_pairs, read_text
 from regard.errors import UserError
 from regard.explain import transformers_outputs
@@ -134,7 +134,7 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
         captions = getattr(settings, "captions", None) if run.task.explains == "similarity" else None
         return read_images([path], captions=captions, path=getattr(settings, "path", 0))
     if path.is_file():
-        table = file_kind(path) in (".tsv", ".jsonl")
+        table = file_kind(path) in TABLE_KINDS
         if run.task.explains == "translation" and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])
             return pairs if gold is None else attach_gold_alignments(run, pairs, gold)

@@ -14,6 +14,7 @@ from regard.attention.masks import Mask
 from regard.layers.convolution import GatedConvolution
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.norm import build_norm
+from regard.layers.stack import Stack
 from regard.models.gpt import build_stack, init_normal
 
 if TYPE_CHECKING:
@@ -154,6 +155,15 @@ class MaskedLanguageModel(EncoderWithHead):
         kept for `auxiliary_loss`."""
         x = self.encoder(source, lengths, segments, documents=documents)
         self.next_sentence_logits = None if follows is None else self.next_sentence(self.pool(x, lengths))
+        return self.logits(x)
+
+    @property
+    def output_stack(self) -> Stack:
+        """The stack whose output `logits` reads."""
+        return self.encoder.stack
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (…, V) of the encoder's output (…, D)."""
         return self.output(self.norm(self.activation(self.transform(x))))
 
     def auxiliary_loss(self, batch: "Batch") -> Tensor:

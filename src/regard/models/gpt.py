@@ -45,7 +45,13 @@ class Gpt(nn.Module):
         embedded = self.token_embedding(tokens)
         return embedded * self.settings.width**0.5 if self.settings.scale_embedding else embedded
 
+    @property
+    def output_stack(self) -> Stack:
+        """The stack whose output `logits` reads."""
+        return self.decoder
+
     def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (…, V) of the decoder's output (…, D)."""
         logits = self.output(features)
         return logits if self.settings.logit_cap is None else soft_cap(logits, self.settings.logit_cap)
 

@@ -75,6 +75,11 @@ class Transformer(nn.Module):
         if settings.tie in ("all", "target"):
             self.output.weight = self.target_embedding.table.weight
 
+    @property
+    def output_stack(self) -> Stack:
+        """The stack whose output `logits` reads."""
+        return self.decoder
+
     def build_stack(self, config: BlockConfig, layers: int, positions: PositionEncoding, **options: Any) -> Stack:
         return Stack(config, layers, positions, **options)
 
@@ -99,9 +104,10 @@ class Transformer(nn.Module):
             sources=self.encode(source, lengths, offsets),
             position_offsets=offsets,
         )
-        return self._logits(x)
+        return self.logits(x)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (…, V) of the decoder's output (…, D)."""
         return self.output(x * self.settings.width**-0.5 if self.settings.scale_output else x)
 
     def random_offsets(self, source: Tensor) -> Tensor | None:
@@ -115,7 +121,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Read the next target tokens (hypotheses, T); return the logits (hypotheses, T, V) after each."""
-        return self._logits(self.step_features(tokens, state)), state
+        return self.logits(self.step_features(tokens, state)), state
 
     def step_features(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Read the next target tokens; return the decoder's output (hypotheses, T, D), without logits."""

@@ -35,13 +35,13 @@ MEMORY_FRACTION = 0.8
 """Of the free memory that a measurement may use."""
 
 
-def measure_step(plan: Plan, device: str = "auto") -> Plan:
+def measure_step(plan: Plan, device: str = "auto", *, max_step_seconds: float = MAX_STEP_SECONDS) -> Plan:
     """Return the plan with this machine first: its step measured or, where that is not possible, its matrix products."""
     chosen = choose_device(device)
     print(f"timing this machine ({chosen}) …", file=sys.stderr)
     precision = choose_precision(plan.recipe.train.precision, build_on_meta(plan.recipe, plan.vocabulary), chosen)
     speed = measure_device(chosen, precision)
-    rows = rows_that_fit(plan, speed, precision, free_memory(chosen))
+    rows = rows_that_fit(plan, speed, precision, free_memory(chosen), max_step_seconds)
     if rows:
         seconds = extrapolate_step_seconds(plan, chosen, rows) * examples_per_batch(plan) / rows
         flops = plan.flops_per_step / plan.recipe.train.gradient_accumulation_steps
@@ -58,13 +58,15 @@ def examples_per_batch(plan: Plan) -> int:
     return max(1, plan.recipe.train.budget(max(plan.lengths)) // max(plan.lengths))
 
 
-def rows_that_fit(plan: Plan, machine: DeviceSpeed, precision: str, memory: float) -> int:
+def rows_that_fit(
+    plan: Plan, machine: DeviceSpeed, precision: str, memory: float, max_step_seconds: float = MAX_STEP_SECONDS
+) -> int:
     """Return how many examples to measure with: a whole batch if time and memory allow; 0 where a step cannot be measured."""
     recipe, batch = plan.recipe, examples_per_batch(plan)
     if recipe_task(recipe).loss is not Task.loss:  # its labels cannot be random numbers
         return 0
     flops = plan.flops_per_step / recipe.train.gradient_accumulation_steps
-    rows = min(batch, max(1, round(batch * MAX_STEP_SECONDS / machine.seconds(flops))))
+    rows = min(batch, max(1, round(batch * max_step_seconds / machine.seconds(flops))))
     model = build_on_meta(_with_layers(recipe, dict.fromkeys(_layer_counts(recipe), DEEPER)), plan.vocabulary)
     needed = training_memory(model, recipe.train, precision, *plan.lengths)
     per_batch = needed.pop("activations", 0) + needed.pop("logits", 0)

@@ -18,7 +18,7 @@ class Recipe(Settings):
     """The settings that the recipes of all tasks have."""
 
     task: str
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
     data: Any
     tokens: TokenSettings = TokenSettings()
     model: Any

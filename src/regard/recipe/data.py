@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Files, Settings, discriminate_by_kind
+from regard.recipe.settings import Count, Files, Natural, Seed, Settings, discriminate_by_kind
 
 
 class BilingualWorld(Settings):
@@ -19,7 +19,7 @@ class BilingualWorld(Settings):
     """Examples in each of the validation and test sets."""
     pronoun_fraction: float = Field(0.32, ge=0, le=1)
     """Fraction of the sentences that have an "it"."""
-    seed: int = 1
+    seed: Seed = 1
 
 
 class AlgorithmWorld(Settings):
@@ -31,7 +31,7 @@ class AlgorithmWorld(Settings):
     """Training examples."""
     held_out: Count = 1_000
     """Examples in the validation set, and in the test set of each length."""
-    seed: int = 1
+    seed: Seed = 1
     shortest: Count = 1
     """Shortest length trained on."""
     longest: Count = 10
@@ -57,7 +57,7 @@ class ShapesWorld(Settings):
     """Images in each of the validation and test sets."""
     shapes: tuple[int, int] = (1, 4)
     """The fewest and the most shapes in an image."""
-    seed: int = 1
+    seed: Seed = 1
 
 
 AnyWorld = Annotated[
@@ -92,9 +92,9 @@ class Data(BaseData):
     """Named test sets, in the same formats."""
     world: AnyWorld | None = None
     """Take the data from an embedded world instead of files."""
-    held_out: int = Field(0, ge=0)
+    held_out: Natural = 0
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
-    examples of one (source) text stay together."""
+    examples of one (source) text stay together. Of a stream, its last lines."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
 
@@ -120,13 +120,13 @@ class Data(BaseData):
 
 
 class PairData(Data):
-    """Parallel text: two aligned files (source, target), or one .tsv or .jsonl; each plain, .gz or .xz. From a world, its
-    sentences and their translations."""
+    """Parallel text: two aligned files (source, target), or one table: .tsv, .csv or .jsonl, each plain, .gz or .xz, or .parquet,
+    .arrow or .feather. From a world, its sentences and their translations."""
 
     columns: tuple[int | str, int | str] = (0, 1)
-    """Source and target column of a .tsv: numbers from 0, or names in its first line."""
+    """Source and target column of a table: numbers from 0 (.tsv, .csv), or names; `translation.en` is a field of a field."""
     fields: tuple[str, str] = ("source", "target")
-    """Source and target field of a .jsonl."""
+    """Source and target field of a .jsonl, in the same way."""
     reverse: bool = False
     """Translate from the target into the source."""
 
@@ -140,14 +140,18 @@ class PairData(Data):
 
 
 class TextData(Data):
-    """Text files, or a column of .tsv or .jsonl files; each plain, .gz or .xz. From a world, its sentences in one language."""
+    """Text files, or a column of tables (as for the task translate); each plain, .gz or .xz. From a world, its sentences in one
+    language."""
 
     stream: bool = False
     """Read the text as one stream, cut into windows of `model.max_length` tokens, instead of line by line."""
-    overlap: int = Field(0, ge=0)
+    held_out_documents: bool = False
+    """`held_out` takes whole documents (lines without an empty line between them) with at least so many lines, so that held-out
+    lines still follow one another. `masking.next_sentence` sets it. Of a stream, the last lines are held out in any case."""
+    overlap: Natural = 0
     """When a stream is scored, each window repeats this many tokens of the previous one as context, not scored again."""
     column: int | str | None = None
-    """Read this column of .tsv or .jsonl files: its number from 0, or its name."""
+    """Read this column of tables: its number from 0 (.tsv, .csv), or its name."""
     language: Literal["source", "target", "both"] = "source"
     """Language of a world; with `both`, every sentence is followed by its translation."""
     too_long: Literal["error", "drop", "truncate", "split"] = "drop"  # type: ignore[assignment]
@@ -158,8 +162,6 @@ class TextData(Data):
 
     @model_validator(mode="after")
     def check_stream(self) -> "TextData":
-        if self.stream and self.held_out:
-            raise ValueError("data.held_out holds out lines, and a stream has none: give data.valid")
         if self.stream and self.pack:
             raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
         if self.overlap and not self.stream:
@@ -168,11 +170,11 @@ class TextData(Data):
 
 
 class LabelledData(Data):
-    """Texts with labels: .tsv or .jsonl files, each plain, .gz or .xz. From a world, sentences with an "it", labelled with the
-    gender of its antecedent."""
+    """Texts with labels: .tsv, .csv or .jsonl files, each plain, .gz or .xz, or .parquet, .arrow or .feather. From a world,
+    sentences with an "it", labelled with the gender of its antecedent."""
 
     text: int | str = 0
-    """The column of the text: its number from 0, or its name in the first line of a .tsv or in a .jsonl."""
+    """The column of the text: its number from 0, or its name in the first line of a .tsv or .csv or in any other table."""
     text_pair: int | str | None = None
     """The column of a second text, for pairs."""
     label: int | str = 1
@@ -199,7 +201,7 @@ class TaggedData(Data):
     """Sentences with a tag for every word, in CoNLL format: a word and its tag per line, separated by a tab, and an empty line
     between sentences. From a world, English words tagged with their German translation."""
 
-    word: int = Field(0, ge=0)
+    word: Natural = 0
     """The column of the word, from 0."""
     tag: int = -1
     """The column of the tag; -1 is the last one."""
@@ -210,7 +212,7 @@ class TokenSettings(Settings):
 
     kind: Literal["bpe", "bytes", "wordpiece", "unigram", "words", "characters"] = "bpe"
     """`bytes` is byte-level BPE (GPT-2): nothing is unknown, and white space is kept, as for `characters`."""
-    size: int = Field(8000, ge=16)
+    size: int = Field(8000, ge=16, le=10_000_000)
     """Target vocabulary size, special tokens included; ignored for characters."""
     file: str | None = None
     """Load this tokenizer.json (relative to data.root), for example GPT-2's, instead of training one; both languages share

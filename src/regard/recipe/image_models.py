@@ -7,7 +7,7 @@ from pydantic import Field, Tag, model_validator
 
 from regard.recipe.images import Side, height_and_width
 from regard.recipe.model import BlockSettings, PositionedBlockSettings, with_preset
-from regard.recipe.settings import Count, Fraction, Settings, discriminate_by_kind
+from regard.recipe.settings import Fraction, Layers, NonNegative, Settings, Size, discriminate_by_kind
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -42,10 +42,10 @@ class VitModel(BlockSettings):
 
     kind: Literal["vit"]
     preset: Literal["vit-tiny", "vit-small", "vit-base", "vit-large", "vit-cifar-tiny", "vit-cifar"] | None = None
-    layers: Count = 12
-    width: Count = 192
-    heads: Count = 3
-    feed_forward: Count = 768
+    layers: Layers = 12
+    width: Size = 192
+    heads: Size = 3
+    feed_forward: Size = 768
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     patch_size: Side | tuple[Side, Side] = 16
@@ -136,9 +136,9 @@ class CnnEncoderModel(MapEncoderModel):
     """A small convolutional network of residual blocks (He et al. 2016), trained with the rest."""
 
     kind: Literal["cnn"] = "cnn"
-    widths: list[Count] = Field([64, 128, 256], min_length=1)
+    widths: list[Size] = Field([64, 128, 256], min_length=1)
     """Channels of each block."""
-    strides: list[Count] = [2, 2, 1]
+    strides: list[Size] = [2, 2, 1]
     """Stride of each block, in both directions."""
 
     @property
@@ -207,12 +207,12 @@ class LstmDecoderModel(Settings):
     """The LSTM that attends to the feature map before each word (Xu et al. 2015)."""
 
     kind: Literal["lstm"] = "lstm"
-    layers: Count = 1
-    width: Count = 256
+    layers: Layers = 1
+    width: Size = 256
     """Width of the states."""
-    embedding_width: Count | None = None
+    embedding_width: Size | None = None
     """Default: `width`."""
-    attention_width: Count | None = None
+    attention_width: Size | None = None
     """Width of the additive score. Default: `width`."""
     attention: Literal["soft", "hard"] = "soft"
     """`soft` reads the weighted mean of all cells (sec. 4.2), `hard` one sampled cell (sec. 4.1), after training the most
@@ -221,11 +221,11 @@ class LstmDecoderModel(Settings):
     """Query with the state and the previous word, not with the state alone, which has not read that word yet (as published)."""
     gate: bool = True
     """Gate the context vector by a learned scalar per step (sec. 4.2.1)."""
-    doubly_stochastic_weight: float = Field(1.0, ge=0)
+    doubly_stochastic_weight: NonNegative = 1.0
     """λ of eq. 14: soft attention should have attended to every cell in the end."""
-    reinforce_weight: float = Field(1.0, ge=0)
+    reinforce_weight: NonNegative = 1.0
     """λ_r of eq. 12: weight of the REINFORCE term of hard attention."""
-    entropy_weight: float = Field(0.01, ge=0)
+    entropy_weight: NonNegative = 0.01
     """λ_e of eq. 12: weight of the entropy of hard attention, against premature convergence."""
     soft_probability: Fraction = 0.5
     """Probability that an image is read with soft attention while hard attention is trained."""
@@ -235,10 +235,10 @@ class TransformerDecoderModel(PositionedBlockSettings):
     """The decoder of the Transformer (Vaswani et al. 2017), whose cross-attention reads the feature map."""
 
     kind: Literal["transformer"]
-    layers: Count = 3
-    width: Count = 256
-    heads: Count = 4
-    feed_forward: Count = 1024
+    layers: Layers = 3
+    width: Size = 256
+    heads: Size = 4
+    feed_forward: Size = 1024
     norm_first: bool = True
     tie: bool = True
     """Share the weights of embedding and output."""
@@ -261,7 +261,7 @@ class CaptionModel(Settings):
 
     encoder: ImageEncoderModel = CnnEncoderModel()
     decoder: CaptionDecoderModel = LstmDecoderModel()
-    max_length: int = Field(64, ge=2)
+    max_length: int = Field(64, ge=2, le=2**24)
     """Longest caption in tokens."""
 
     @property

@@ -7,7 +7,7 @@ from pydantic import Field, Tag, model_validator
 from regard.recipe.image_models import CnnEncoderModel, EfficientNetEncoderModel, VitModel
 from regard.recipe.images import CaptionedImageData, ImageTraining
 from regard.recipe.model import BlockSettings, PositionSettings
-from regard.recipe.settings import Count, Fraction, Settings, discriminate_by_kind
+from regard.recipe.settings import Count, Fraction, Layers, Natural, NonNegative, Settings, Size, discriminate_by_kind
 from regard.recipe.text_models import StackSettings
 from regard.recipe.training import Regularization
 
@@ -61,11 +61,11 @@ TowerModel = Annotated[
 class TextTowerModel(StackSettings):
     """A Transformer; the text's vector comes from its end token or the mean of its tokens."""
 
-    layers: Count = 4
-    width: Count = 192
-    heads: Count = 3
-    feed_forward: Count = 768
-    max_length: int = Field(77, ge=3)
+    layers: Layers = 4
+    width: Size = 192
+    heads: Size = 3
+    feed_forward: Size = 768
+    max_length: int = Field(77, ge=3, le=2**24)
     """Longest text in tokens, special tokens included."""
     positions: PositionSettings = PositionSettings(kind="learned")
     causal: bool = True
@@ -80,7 +80,7 @@ class ClipModel(Settings):
     kind: Literal["clip"] = "clip"
     preset: Literal["clip-vit-b-32", "clip-vit-b-16", "clip-vit-l-14"] | None = None
     """Any field of a preset, and of its towers, may be overridden."""
-    projection_width: Count = 128
+    projection_width: Size = 128
     """Width of the shared space."""
     temperature: float = Field(0.07, ge=0.01)
     """Initial temperature that similarities are divided by; it is learned, and never less than 0.01."""
@@ -135,7 +135,7 @@ class ContrastiveRegularization(Regularization):
 class ContrastiveTraining(ImageTraining):
     """The training loop for pairs of an image and a text."""
 
-    images_per_batch: int = Field(256, ge=2)
+    images_per_batch: int = Field(256, ge=2, le=2**20)
     """Pairs in the contrastive loss; on several devices, those of all devices together."""
     regularize: ContrastiveRegularization = ContrastiveRegularization()
 
@@ -157,15 +157,15 @@ class DvaeModel(Settings):
     """The discrete autoencoder of DALL·E (Ramesh et al. 2021, sec. 2.1): an image as a grid of codes."""
 
     kind: Literal["dvae"] = "dvae"
-    codebook_size: int = Field(512, ge=2)
+    codebook_size: int = Field(512, ge=2, le=2**20)
     """Codes in the codebook."""
-    code_width: Count = 64
+    code_width: Size = 64
     """Width of a code's vector."""
     downsampling: Literal[2, 4, 8, 16] = 4
     """Pixels per code, in both directions."""
-    width: Count = 64
+    width: Size = 64
     """Width of the convolutions."""
-    layers: Count = 2
+    layers: Layers = 2
     """Residual blocks at the size of the grid, in the encoder and in the decoder."""
     quantizer: Literal["gumbel", "vq"] = "gumbel"
     """`gumbel` relaxes the choice of a code (DALL·E); `vq` takes the nearest code with a straight-through gradient (VQ-VAE, van
@@ -175,10 +175,10 @@ class DvaeModel(Settings):
     temperature: tuple[float, float] = (1.0, 0.0625)
     """Temperature of the relaxation (gumbel): at the first step, and from `anneal_steps` on."""
     anneal_steps: Count = 1000
-    kl_weight: float = Field(0.0, ge=0)
+    kl_weight: NonNegative = 0.0
     """Weight of the KL divergence from a uniform choice (gumbel); it rises over `kl_warmup_steps`. Published: 6.6, laplace."""
     kl_warmup_steps: Count = 1000
-    commitment_weight: float = Field(0.25, ge=0)
+    commitment_weight: NonNegative = 0.25
     """Weight of the commitment loss, the distance from the encoder output to its code (vq)."""
     codebook_update: Literal["ema", "loss"] = "ema"
     """How the codebook learns (vq): as moving averages of the vectors assigned to each code, or by gradients."""
@@ -214,10 +214,10 @@ class DalleModel(BlockSettings):
 
     kind: Literal["dalle"] = "dalle"
     image_codes: ImageCodesSource
-    layers: Count = 6
-    width: Count = 256
-    heads: Count = 4
-    feed_forward: Count = 1024
+    layers: Layers = 6
+    width: Size = 256
+    heads: Size = 4
+    feed_forward: Size = 1024
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"] = "gelu"
     norm_first: bool = True
     text_length: Count = 64
@@ -226,7 +226,7 @@ class DalleModel(BlockSettings):
     """What each layer attends to in the image so far, repeated over the layers: all of it, the last row and the cell above
     (`row`), the column, or a neighbourhood (`conv`); always the caption. As published: row, column, row, row; in the last layer
     conv."""
-    kernel_size: int = Field(11, ge=3)
+    kernel_size: int = Field(11, ge=3, le=2**20)
     """Width and height of the neighbourhood, an odd number."""
     text_loss_weight: float = Field(0.125, ge=0, lt=1)
     """Weight of the caption in the loss; the image has the rest."""
@@ -245,8 +245,8 @@ class DalleModel(BlockSettings):
 class ImageSampling(Settings):
     """How images are sampled for evaluation."""
 
-    temperature: float = Field(1.0, gt=0)
-    top_k: int = Field(0, ge=0)
+    temperature: float = Field(1.0, ge=1e-6, le=1000)
+    top_k: Natural = 0
     """Sample from the k most probable codes; 0 is all."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from the fewest codes whose probabilities sum to this."""

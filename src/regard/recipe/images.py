@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.recipe.data import Data, ShapesWorld
-from regard.recipe.settings import Count, Fraction, Settings
+from regard.recipe.settings import Fraction, Natural, NonNegative, Settings, Size
 from regard.recipe.training import Training
 
 Side = Annotated[int, Field(ge=1, le=8192)]
@@ -23,7 +23,7 @@ class BaseImageData(Data):
 
     path: int | str = 0
     """The column of the path: its number from 0, or its name in the first line of a .tsv or in a .jsonl."""
-    offset: int = Field(1, ge=0)
+    offset: Natural = 1
     """The column of an index with the offset of an image in bytes; the next column is its length."""
     size: Side | tuple[Side, Side] = 224
     """Height and width that every image is brought to; one number is both."""
@@ -83,7 +83,7 @@ class RandAugment(Settings):
     """RandAugment (Cubuk et al. 2020): random operations on each image: shear, translate, rotate, brightness, contrast, colour,
     sharpness, posterize, solarize, autocontrast, equalize, or identity."""
 
-    operations: Count = 2
+    operations: Size = 2
     """Operations per image."""
     magnitude: float = Field(9.0, ge=0, le=10)
     """Strength of the operations."""
@@ -92,16 +92,16 @@ class RandAugment(Settings):
 class AugmentSettings(Settings):
     """Augmentation of training images; validation and test images are not augmented."""
 
-    crop_padding: int = Field(0, ge=0)
+    crop_padding: Natural = 0
     """Random crop: shift each image by up to this many pixels in both directions, padded with black."""
     flip: bool = False
     """Random horizontal flip."""
     rand_augment: RandAugment | None = None
     random_erasing: Fraction = 0.0
     """Probability of covering a rectangle with one colour (random erasing, Zhong et al. 2020)."""
-    mixup: float = Field(0.0, ge=0)
+    mixup: NonNegative = 0.0
     """α of mixup, which blends images and labels in pairs (Zhang et al. 2018); 0 is none."""
-    cutmix: float = Field(0.0, ge=0)
+    cutmix: NonNegative = 0.0
     """α of CutMix, which replaces a rectangle by one of another image (Yun et al. 2019); 0 is none. With `mixup`, each is applied
     to half of the images."""
 
@@ -113,7 +113,7 @@ class AugmentSettings(Settings):
 class ImageTraining(Training):
     """The training loop for images."""
 
-    images_per_batch: Count = 256
+    images_per_batch: Size = 256
     """Images in a batch; a step reads this times gradient_accumulation_steps."""
     augment: AugmentSettings = AugmentSettings()
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
-from regard.recipe.settings import Count, Settings, discriminate_by_kind
+from regard.recipe.settings import Count, Layers, Natural, NonNegative, Positive, Settings, Size, discriminate_by_kind
 
 Score = Literal["none", "dot", "scaled", "general", "additive", "cosine"]
 T5: dict[str, Any] = dict(
@@ -35,10 +35,10 @@ class RotaryScaling(Settings):
     kind: Literal["none", "linear", "llama3"] = "none"
     """`linear` divides every position by `factor` (position interpolation, Chen et al. 2023); `llama3` divides only those of the
     pairs that turn slowly (Llama 3.1, Grattafiori et al. 2024)."""
-    factor: float = Field(1.0, gt=0)
-    low_frequency: float = Field(1.0, gt=0)
+    factor: Positive = 1.0
+    low_frequency: Positive = 1.0
     """Pairs that turn fewer times than this within `original_length` are divided by the whole factor (llama3)."""
-    high_frequency: float = Field(4.0, gt=0)
+    high_frequency: Positive = 4.0
     """Pairs that turn more often than this are left as they are; those in between are interpolated (llama3)."""
     original_length: Count = 8192
     """Longest text of the first training (llama3)."""
@@ -62,13 +62,13 @@ class PositionSettings(Settings):
     """The constant of unscaled rotation angles in layers with a window (Gemma 3). Default: the same rotation in all layers."""
     sines_first: bool = False
     """All sines before all cosines (Marian), instead of interleaved as published."""
-    first: int = Field(0, ge=0)
+    first: Natural = 0
     """The position of the first token in the sinusoids (2 in M2M100)."""
-    buckets: int = Field(32, ge=2)
+    buckets: int = Field(32, ge=2, le=2**20)
     """Buckets of the relative bias (T5)."""
-    max_distance: int = Field(128, ge=2)
+    max_distance: int = Field(128, ge=2, le=2**20)
     """Distance from which all relative positions share a bucket (T5)."""
-    random_offset: int = Field(0, ge=0)
+    random_offset: Natural = 0
     """In training, positions start at a random offset up to this, the same in a source and its target; 0 is none (Dehghani et al.
     2019, sec. 3.4)."""
 
@@ -76,21 +76,21 @@ class PositionSettings(Settings):
 class BlockSettings(Settings):
     """Settings of every Transformer block."""
 
-    width: Count = 512
-    heads: Count = 8
-    key_width: Count | None = None
+    width: Size = 512
+    heads: Size = 8
+    key_width: Size | None = None
     """Width of a head's queries and keys. Default: width / heads."""
-    value_width: Count | None = None
+    value_width: Size | None = None
     """Width of a head's values. Default: the key width."""
-    key_value_heads: Count | None = None
+    key_value_heads: Size | None = None
     """Heads of keys and values, shared by groups of query heads (grouped-query attention). Default: `heads`."""
-    feed_forward: Count = 2048
+    feed_forward: Size = 2048
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "relu"
     """Gated with `swiglu` and `geglu` (Shazeer 2020); `geglu` approximates GELU by tanh, `geglu_exact` does not."""
     norm: Literal["layer", "layer_no_bias", "rms", "zero_centered_rms", "batch"] = "layer"
     """`layer_no_bias` is layer norm without a bias (ModernBERT), `zero_centered_rms` multiplies by 1 + weight (Gemma). `batch`
     normalises over the batch instead of over a vector; for comparison only."""
-    norm_epsilon: float | None = Field(None, gt=0)
+    norm_epsilon: Positive | None = None
     """Added to the variance. Default: 1e-5 for layer norm, 1e-6 for RMS norm."""
     norm_first: bool = False
     """Normalise before each sub-layer (pre-norm) instead of after it (post-norm, as in the 2017 paper)."""
@@ -106,11 +106,11 @@ class BlockSettings(Settings):
     """Residual connections; false is for comparison only."""
     scale_scores: bool = True
     """Divide the scores by √(key width)."""
-    scale_width: Count | None = None
+    scale_width: Size | None = None
     """Divide them by √(this) instead (`query_pre_attn_scalar` of Gemma 2)."""
-    score_cap: float | None = Field(None, gt=0)
+    score_cap: Positive | None = None
     """Keep scores s within ± this number c, by c · tanh(s / c) (Gemma 2); attention then runs without fused kernels."""
-    layer_scale: float | None = Field(None, gt=0)
+    layer_scale: Positive | None = None
     """Initial value of a learned vector that scales each sub-layer's output (CaiT, Touvron et al. 2021). Default: none."""
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class PositionedBlockSettings(BlockSettings):
 class TextBlockSettings(PositionedBlockSettings):
     """Settings of Transformers that read text."""
 
-    max_length: int = Field(256, ge=2)
+    max_length: int = Field(256, ge=2, le=2**24)
     """Longest text in tokens."""
 
 
@@ -168,9 +168,9 @@ class TransformerModel(TextBlockSettings):
     preset: Literal["tiny", "small", "base", "big", "t5-tiny", "t5-small", "t5-base", "t5-large"] | None = None
     """`tiny` 2+2 layers of 128; `small` 3+3 of 256; `base` 6+6 of 512 and `big` 6+6 of 1024, as published; T5 (Raffel et al.
     2020) with its norms and relative positions."""
-    encoder_layers: int = Field(6, ge=1)
-    decoder_layers: int = Field(6, ge=1)
-    encoder_widths: list[Count] | None = None
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    encoder_widths: list[Size] | None = None
     """Width after each encoder layer, if they differ; the residual connection is then projected."""
     tie: Literal["all", "embeddings", "target", "none"] = "all"
     """Share embedding weights: both embeddings and the output (as published), both embeddings (T5 1.1), target embedding and
@@ -200,11 +200,11 @@ class RecurrentSettings(Settings):
 
     kind: str
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    width: Count = 256
+    width: Size = 256
     """Width of the states; two directions share it."""
-    embedding_width: Count | None = None
+    embedding_width: Size | None = None
     """Default: `width`."""
-    max_length: int = Field(256, ge=2)
+    max_length: int = Field(256, ge=2, le=2**24)
     """Longest text in tokens."""
 
 
@@ -214,8 +214,8 @@ class RecurrentModel(RecurrentSettings):
 
     kind: Literal["recurrent"]
     cell: Literal["rnn", "lstm", "gru"] = "gru"
-    encoder_layers: Count = 1
-    decoder_layers: Count = 1
+    encoder_layers: Layers = 1
+    decoder_layers: Layers = 1
     bidirectional: bool = True
     """Bidirectional encoder."""
     attention: Score = "additive"
@@ -224,7 +224,7 @@ class RecurrentModel(RecurrentSettings):
     """Attend before each step with the previous state (Bahdanau), or after it with the new one (Luong)."""
     input_feeding: bool = True
     """Input feeding (Luong): the attentional vector is fed to the next step."""
-    attention_width: Count | None = None
+    attention_width: Size | None = None
     """Width of the additive score. Default: `width`."""
     tie: Literal["all", "target", "none"] = "none"
     """Share embedding weights, as in the Transformer; needs embedding_width = width."""
@@ -247,7 +247,7 @@ class UniversalModel(TransformerModel):
     kind: Literal["universal"]  # type: ignore[assignment]
     halting: Literal["none", "act"] = "act"
     """Take all steps, or halt each token adaptively (ACT, Graves 2016)."""
-    ponder_cost: float = Field(0.01, ge=0)
+    ponder_cost: NonNegative = 0.01
     """Cost of a step in the loss, in nats per token."""
     threshold: float = Field(0.99, gt=0, lt=1)
     """A token halts when its halting probabilities sum to this."""

@@ -5,7 +5,15 @@ from typing import Annotated, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+MAX_COUNT = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Size = Annotated[int, Field(ge=1, le=2**20)]
+"""A dimension of a tensor: a width, a number of heads."""
+Layers = Annotated[int, Field(ge=1, le=1000)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Files = list[str]
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from regard.recipe.data import BaseData, PairData
-from regard.recipe.settings import Count
+from regard.recipe.settings import Count, Positive
 
 NAME = re.compile(r"[\w.-]+")
 
@@ -29,9 +29,9 @@ class TaskData(PairData):
     those of a .jsonl, by name."""
     labels: dict[str, str] = {}
     """For `classify`: the text of each label of the files, such as {0 = "negative", 1 = "positive"}. Default: the label."""
-    step: float = Field(0.2, gt=0)
+    step: Positive = 0.2
     """For `regress`: numbers are written as multiples of this."""
-    weight: float = Field(1.0, gt=0)
+    weight: Positive = 1.0
     """It is sampled this many times as often as `data.mixing` says."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens. Default: `truncate`, for translation `error`."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, model_validator
 
 from regard.recipe.model import RecurrentSettings, Score, TextBlockSettings, with_preset
-from regard.recipe.settings import Count, Settings, discriminate_by_kind
+from regard.recipe.settings import Count, Layers, Natural, Positive, Settings, Size, discriminate_by_kind
 
 BERT: dict[str, Any] = dict(
     norm_first=False,
@@ -65,7 +65,7 @@ heads of 128 for 1.3b are more than its width and its stated size allow: 16 here
 class StackSettings(TextBlockSettings):
     """Settings of a stack that reads one text."""
 
-    layers: Count = 6
+    layers: Layers = 6
     activation: Literal["relu", "gelu", "quick_gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_exact"] = "gelu"
     norm_first: bool = True
     window: Count | None = None
@@ -102,14 +102,14 @@ class EncoderModel(StackSettings):
     preset: Literal["tiny", "small", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"] | None = (
         None
     )
-    segments: int = Field(0, ge=0)
+    segments: Natural = 0
     """Segment embeddings, for the first and the second text of a pair; 0 is none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings."""
-    convolution: int = Field(0, ge=0)
+    convolution: Natural = 0
     """Kernel size, an odd number, of a convolution before the stack: neighbouring words such as "not good" are combined from the
     first layer on (after Johnson & Zhang 2015); 0 is none."""
-    embedding_width: Count | None = None
+    embedding_width: Size | None = None
     """Width of the embeddings, which a layer projects to `width` (ALBERT, ELECTRA). Default: `width`, without that layer."""
     share_layers: bool = False
     """All layers share their weights (ALBERT, Lan et al. 2020)."""
@@ -166,7 +166,7 @@ class DecoderModel(StackSettings):
     """Tie the weights of embedding and output."""
     scale_embedding: bool = False
     """Multiply embeddings by √width (Gemma)."""
-    logit_cap: float | None = Field(None, gt=0)
+    logit_cap: Positive | None = None
     """Keep logits x within ± this number c, by c · tanh(x / c) (Gemma 2)."""
 
     @model_validator(mode="before")
@@ -195,9 +195,9 @@ class ContextualFeatures(Settings):
 
 
 class RecurrentStackSettings(RecurrentSettings):
-    layers: Count = 1
+    layers: Layers = 1
     attention: Score = "none"
-    attention_width: Count | None = None
+    attention_width: Size | None = None
     """Width of the additive score. Default: `width`."""
     vectors: WordVectors | None = None
 
@@ -244,10 +244,10 @@ class ElmoModel(RecurrentSettings):
     tokens.kind = "characters" it reads characters, else words or sub-words."""
 
     kind: Literal["elmo"]
-    layers: Count = 2
+    layers: Layers = 2
     width: int = Field(512, ge=2, multiple_of=2)
     """Width of both directions together."""
-    embedding_width: Count | None = None
+    embedding_width: Size | None = None
     """Default: half the `width`."""
     vectors: WordVectors | None = None
 

@@ -4,29 +4,29 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.recipe.settings import Count, Fraction, Settings
+from regard.recipe.settings import Count, Fraction, Natural, NonNegative, Positive, Settings
 
 
 class OptimizerSettings(Settings):
     kind: Literal["adam", "adamw", "muon"] = "adamw"
     """`muon` updates the matrices with torch.optim.Muon and everything else with AdamW."""
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: Positive = 1e-3
     """Peak rate, reached at the end of warm-up. The 2017 paper's is (width · warmup_steps)^-0.5."""
     beta1: Fraction = 0.9
     beta2: Fraction = 0.98
-    epsilon: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    epsilon: Positive = 1e-9
+    weight_decay: NonNegative = 0.0
     """Decoupled weight decay of matrices (adamw, muon); vectors and norms are never decayed."""
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Each layer's rate is this times that of the layer above it, the embeddings' is the lowest; for fine-tuning."""
-    muon_learning_rate: float = Field(0.02, gt=0)
+    muon_learning_rate: Positive = 0.02
     """Peak rate of the matrices under muon."""
 
 
 class ScheduleSettings(Settings):
     kind: Literal["inverse-sqrt", "cosine", "trapezoid", "constant"] = "cosine"
     """`inverse-sqrt` is the schedule of the 2017 paper (sec. 5.3, eq. 3)."""
-    warmup_steps: int = Field(500, ge=0)
+    warmup_steps: Natural = 500
     final_fraction: Fraction = 0.0
     """Fraction of the peak rate at the last step (cosine, trapezoid)."""
     cooldown_fraction: float = Field(0.2, gt=0, le=1)
@@ -48,7 +48,7 @@ class Regularization(Settings):
     """Probability that a Transformer's last sub-layers are dropped for an example, linearly less for those before them
     (stochastic depth, Huang et al. 2016, eq. 4)."""
     label_smoothing: Fraction = 0.1
-    r_drop: float = Field(0.0, ge=0)
+    r_drop: NonNegative = 0.0
     """Weight of the divergence between two passes with different dropout (Liang et al. 2021); 0 is one pass."""
     bpe_dropout: Fraction = 0.0
     """Probability of skipping a merge in training (Provilkov et al. 2020)."""
@@ -81,7 +81,7 @@ class Training(Settings):
 
     steps: Count = 10_000
     gradient_accumulation_steps: Count = 1
-    clip_norm: float = Field(1.0, ge=0)
+    clip_norm: NonNegative = 1.0
     """Largest norm of the gradient; 0 is no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto` is bf16 on a GPU, and on a CPU that has it where the model is wide enough to gain by it; else fp32."""
@@ -91,19 +91,19 @@ class Training(Settings):
     """On a GPU, capture the step of each batch shape as a CUDA graph and replay it, which is faster for small models; lengths are
     padded to multiples of 8, so that shapes recur."""
     evaluate_every: Count = 500
-    evaluate_sentences: int = Field(0, ge=0)
+    evaluate_sentences: Natural = 0
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""
     save_every: Count = 500
     log_every: Count = 20
     keep_checkpoints: Count = 2
     """Checkpoints to keep, besides the best one and the one resumed from."""
-    patience: int = Field(0, ge=0)
+    patience: Natural = 0
     """Stop after this many evaluations without a better one; 0 never stops early."""
-    average_checkpoints: int = Field(0, ge=0)
+    average_checkpoints: Natural = 0
     """The final model is the mean of the last N checkpoints, saved every `save_every` steps; 0 takes the best."""
     ema_decay: Fraction = 0.0
     """Decay of an exponential moving average of the weights, which is then evaluated and kept; 0 is none."""
-    workers: int = Field(1, ge=0)
+    workers: int = Field(1, ge=0, le=1024)
     """Batches prepared ahead in threads; the number changes only the speed. `data_wait_fraction` in log.jsonl shows whether they
     are in time."""
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
@@ -133,9 +133,9 @@ class TextTraining(Training):
 
 
 class DecodeSettings(Settings):
-    beam: Count = 4
+    beam: int = Field(4, ge=1, le=1000)
     """Beam size; 1 is greedy."""
-    length_penalty: float = 0.6
+    length_penalty: float = Field(0.6, ge=-5, le=5)
     """α of ((5 + length) / 6)^α (Wu et al. 2016, eq. 14); 0 is none."""
     max_tokens: Count | None = None
     """Longest output. Default: twice the input and 20 more, at most model.max_length."""

@@ -1,5 +1,6 @@
 """The model card: README.md in a run folder, written from what the folder holds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,10 @@ from regard import distributed
 from regard.files import atomic_write
 from regard.recipe import AlgorithmWorld, BaseData, Data, ShapesWorld, TasksData
 from regard.tasks.base import Run
+from regard.training.log import read_events
 
+MARKUP = re.compile(r"[\\`*_{}\[\]()#|~]")
+"""What Markdown would read as markup within a line."""
 FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
 
 
@@ -29,14 +33,22 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
     commands = "\n".join(f"regard {command.format(folder)}" for command in about.commands)
     made = f"trained by regard {version}" if run._huggingface is None else f"from a {run._huggingface.family.model_type} folder"
     known = (
-        [("data", data_origin(recipe.data)), ("recipe", f"`recipe.toml`, {recipe.digest()}")] if run._huggingface is None else []
+        [("data", escape(data_origin(recipe.data))), ("recipe", f"`recipe.toml`, {recipe.digest()}")]
+        if run._huggingface is None
+        else []
     )
     known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
     known += [("trained on", facts.get("hardware", "unknown"))] if run._huggingface is None else []
     if isinstance(recipe.data, TasksData):
-        known += [(f"task {name}", f"{task.kind}: `{' … '.join(task.prefixes)}…`") for name, task in recipe.data.tasks.items()]
+        known += [
+            (f"task {escape(name)}", f"{task.kind}: {code(' … '.join(task.prefixes) + '…')}")
+            for name, task in recipe.data.tasks.items()
+        ]
+    known += [
+        ("changed while training", f"from step {step:,} on: {escape(change)}") for step, change in accepted_changes(run.folder)
+    ]
     table = "\n".join(f"| {name} | {value} |" for name, value in known)
-    return f"""# {folder.name}
+    return f"""# {escape(folder.name)}
 
 A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.task}*, {made}.
 
@@ -68,11 +80,32 @@ A {type(run.model).__name__} of {parameters:,} parameters for the task *{recipe.
 """
 
 
+def accepted_changes(folder: Path) -> list[tuple[int, str]]:
+    """Return the step and description of each change of data or settings that was accepted on resume."""
+    records = read_events(folder / "log.jsonl", "accepted_change")
+    return list(dict.fromkeys((int(record["step"]), str(record["change"])) for record in records))
+
+
+def escape(text: str) -> str:
+    """Return a text of unknown origin (a label, a file name) for a cell of a Markdown table: one line, no markup."""
+    return MARKUP.sub(r"\\\g<0>", one_line(text)).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def code(text: str) -> str:
+    """Return a text of unknown origin as code in a cell of a Markdown table."""
+    return f"`{one_line(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
 def conversion_section(note: dict[str, Any]) -> str:
     """Return the section on a conversion: what it was compared with, and the largest differences."""
     if not note:
         return ""
-    title = f"\n## Conversion\n\nWritten from `{note['from']}` {FORMAT_NAMES[note['to']]}. "
+    title = f"\n## Conversion\n\nWritten from {code(note['from'])} {FORMAT_NAMES[note['to']]}. "
     if "against" not in note:
         return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
@@ -108,8 +141,8 @@ def score_table(scores: dict[str, Any]) -> str:
     if not scores:
         return "Not scored yet: `regard evaluate` does it."
     rows = [
-        f"| {name} | {metric.replace('_', ' ')} | {score['score']:.2f} | {score['low']:.2f} – {score['high']:.2f} "
-        f"| `{score['signature']}` |"
+        f"| {escape(name)} | {escape(metric.replace('_', ' '))} | {score['score']:.2f} "
+        f"| {score['low']:.2f} – {score['high']:.2f} | {code(score['signature'])} |"
         for name, metrics in scores.items()
         for metric, score in metrics.items()
     ]

@@ -16,7 +16,7 @@ import torch
 from regard import __version__
 from regard.corpus.examples import SentencePairs
 from regard.decoding.batching import SearchParams, output_limit
-from regard.decoding.protocol import Hypothesis, length_penalty
+from regard.decoding.protocol import Hypothesis, length_penalty, require_output
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop import ctranslate2 as ct2
@@ -69,7 +69,7 @@ class CTranslate2Engine:
             suppress_sequences=[[self.target[token]] for token in special_tokens.suppressed] or None,
         )
         return [
-            self.rank(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses]
+            require_output(self.rank(one.hypotheses, one.scores, params.length_penalty, limit)[: params.num_hypotheses])
             for one, limit in zip(found, limits)
         ]
 

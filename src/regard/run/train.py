@@ -27,9 +27,16 @@ from regard.interop.convert import is_huggingface_folder
 from regard.recipe import InitFrom, Recipe, apply_override
 from regard.run import environment
 from regard.run.load import load_native
+from regard.run.resume import (
+    DEFAULT_OPTIONS,
+    ResumeOptions,
+    choose_checkpoint,
+    require_same_inputs,
+    resume_from_checkpoint,
+    training_inputs,
+)
 from regard.tasks.base import Run
 from regard.training import checkpoint
-from regard.training import verify as verification
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
 from regard.training.precision import choose_precision
@@ -52,11 +59,13 @@ def train(
     board: bool = False,
     start: str | None = None,
     verify: int = 0,
+    accept_changes: bool = False,
 ) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
 
     `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
-    last steps and compares every bit. A job that torchrun restarts after a failure resumes by itself.
+    last steps and compares every bit. Data and settings must be those of the checkpoint, unless `accept_changes`. A job that
+    torchrun restarts after a failure resumes by itself.
     """
     chosen_device = choose_device(device)
     with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
@@ -67,11 +76,13 @@ def train(
                     f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}"
                 )
             with lock_folder(folder), explain_resume(folder):
-                settings = read_unfinished_recipe(folder, overrides)
-                options = (None, 0) if distributed.is_restarted() else (start, verify)
-                return train_run(settings, read_data(settings), folder, chosen_device, board, *options)
-        if start is not None or verify:
-            option = "--from" if start is not None else "--verify"
+                settings = tasks.read_recipe(folder / "recipe.toml", overrides)
+                options = ResumeOptions(start, verify, accept_changes, overrides)
+                if distributed.is_restarted():
+                    options = ResumeOptions(accept_changes=accept_changes, overrides=overrides)
+                return train_run(settings, read_data(settings), folder, chosen_device, board, options)
+        if start is not None or verify or accept_changes:
+            option = "--from" if start is not None else "--verify" if verify else "--accept-changes"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
         settings = to_recipe(recipe, overrides)
         stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
@@ -143,23 +154,13 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
     atomic_write(folder / "recipe.toml", absolute.to_toml())
 
 
-def read_unfinished_recipe(folder: Path, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of an unfinished run with overrides applied, and write it back if there are any."""
-    settings = tasks.read_recipe(folder / "recipe.toml", overrides)
-    distributed.barrier()
-    if overrides and distributed.is_main():
-        atomic_write(folder / "recipe.toml", settings.to_toml())
-    return settings
-
-
 def train_run(
     settings: Recipe,
     data: Dataset[Any],
     folder: Path,
     device: torch.device,
     board: bool,
-    start: str | None = None,
-    verify: int = 0,
+    options: ResumeOptions = DEFAULT_OPTIONS,
 ) -> Run:
     """Train in a run folder, from the first step or from a checkpoint, and return the finished run."""
     task = tasks.recipe_task(settings)
@@ -169,6 +170,13 @@ def train_run(
         if distributed.is_main():
             task.run._prepare(folder, settings, data)
         distributed.barrier()
+        inputs = training_inputs(settings, data, folder)
+        if (found := choose_checkpoint(folder / "checkpoints", options.start, log)) is not None:
+            require_same_inputs(found, inputs, options, log)
+        elif options.verify:
+            raise UserError(f"--verify {options.verify}: {folder / 'checkpoints'} has no checkpoint yet")
+        if options.overrides and distributed.is_main():
+            atomic_write(folder / "recipe.toml", settings.to_toml())
         torch.manual_seed(settings.seed)
         run = task.run(task, folder, settings, device)
         with distributed.local_first():
@@ -196,11 +204,13 @@ def train_run(
             log=log,
             evaluate=lambda model: validate(run, model, data.valid, valid),
             maximize=task.metrics,
+            inputs=inputs,
         )
         changed = environment.changes(folder, device)
         distributed.barrier()
         describe(run, log, data, num_too_long, batches)
-        resume_from_checkpoint(trainer, start, verify, changed)
+        if found is not None:
+            resume_from_checkpoint(trainer, found, options.verify, changed)
         weights = trainer.train()
         if distributed.is_main():
             checkpoint.write_weights(folder / "model.safetensors", weights)
@@ -302,40 +312,3 @@ def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches:
             f"{TOO_LONG_DONE.get(run.recipe.data.too_long, 'dropped or truncated')}"
         )
     log.write(event="begin", parameters=parameters, padding_fraction=round(padding, 4), too_long=num_too_long)
-
-
-def resume_from_checkpoint(trainer: Trainer, start: str | None, verify: int, changed: Sequence[str]) -> None:
-    """Resume from the checkpoint named, or the newest intact one, if there is any; newer ones are archived."""
-    folder, log = trainer.folder, trainer.log
-    chosen = choose_checkpoint(folder, start, log) if distributed.is_main() else None
-    if (found := distributed.broadcast(chosen and str(chosen))) is None:
-        if verify:
-            raise UserError(f"--verify {verify}: {folder} has no checkpoint yet")
-        return
-    path = Path(found)
-    if verify and (differences := verification.verify_steps(trainer, path, verify)):
-        why = f"; changed since it was trained: {', '.join(changed)}" if changed else ""
-        raise UserError(f"{path}: repeating its last steps does not reproduce it: {', '.join(differences)} differ{why}")
-    with distributed.one_local_rank_at_a_time():
-        trainer.resume(path)
-    for moved in checkpoint.archive_newer(folder, trainer.state.step) if distributed.is_main() else ():
-        log.note(f"{moved.name} is newer, and now in {moved.parent}")
-    trainer.require_best()
-    log.note(f"resuming from step {trainer.state.step:,}")
-    if changed:
-        log.note(f"bit-exact resume is not guaranteed: {', '.join(changed)}")
-    log.write(event="resume", step=trainer.state.step)
-
-
-def choose_checkpoint(folder: Path, start: str | None, log: Log) -> Path | None:
-    """Return the checkpoint named, or the newest intact one; None without any."""
-    if start is not None:
-        path = checkpoint.checkpoint_path(folder, start)
-        checkpoint.require_intact(path)
-        return path
-    found, damaged = checkpoint.latest_intact(folder)
-    for line in damaged:
-        log.note(line)
-    if found is None and damaged:
-        raise UserError(f"no checkpoint in {folder} is intact; to start again from the first step, move that folder away")
-    return found

@@ -13,19 +13,21 @@ from starlette.exceptions import HTTPException
 
 from regard import __version__
 from regard.errors import UserError
-from regard.server import openai_routes, routes
+from regard.server import openai_routes, routes, view_routes
 from regard.server.errors import ApiError, redact_message
 from regard.server.limits import RequestLimits
 from regard.server.metrics import Metrics
 from regard.server.models import ServedModels
 from regard.server.response_types import HealthResponse
 from regard.server.settings import ServerSettings
-from regard.show.figures.html_pages import SHARED_FILES, WEB
+from regard.show.figures.html_pages import WEB
 from regard.tasks.base import Run
 
 JOIN_SECONDS = 1.0
 """Time for the workers to end when the server stops: a running job cannot be interrupted."""
 PAGE_FOLDER = Path(__file__).parent / "page"
+SHARED_FILES = ("theme.css", "colours.js", "drawing.js")
+"""Scripts and style sheets of show/web, which the pages that `regard show` writes have too."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -64,6 +66,7 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
     )
     app.state.models, app.state.settings, app.state.metrics = models, settings, metrics
     app.include_router(routes.router)
+    app.include_router(view_routes.router)
     app.include_router(openai_routes.router)
     add_health_routes(app)
     add_page(app)

@@ -15,6 +15,8 @@ from regard.server.metrics import Metrics
 from regard.server.response_types import ModelInfo
 from regard.server.settings import ServerSettings
 from regard.server.worker import DECODING_VERBS, Worker
+from regard.show.flow import has_flow
+from regard.show.lens import has_lens
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
@@ -33,7 +35,8 @@ class ServedModel:
 
     def __init__(self, name: str, run: Run, settings: ServerSettings, metrics: Metrics):
         self.name, self.run = name, run
-        self.info = describe_model(name, run)
+        private = settings.loopback and settings.token is None
+        self.info = describe_model(name, run).model_copy(update={"path": str(run.folder) if private else None})
         self.worker = Worker(name, run, settings, metrics)
         decodes = not DECODING_VERBS.isdisjoint(self.info.verbs)
         self.analysis_worker = Worker(name, run, settings, metrics, "analysis") if decodes else self.worker
@@ -69,17 +72,22 @@ class ServedModels:
         errors = [model.worker.rejection(client) for model in self.by_name.values()]
         return errors[0] if all(errors) else None
 
+    def find_name(self, name: str) -> ServedModel:
+        """Return the model of this name."""
+        if name not in self.by_name:
+            message = f"there is no such model; the models are: {', '.join(self.by_name)}"
+            raise ApiError(404, message, code="model_not_found", param="model")
+        return self.by_name[name]
+
     def find(self, name: str | None, verb: str) -> ServedModel:
         """Return the model of this name, or without a name the first that supports the verb."""
-        names = ", ".join(self.by_name)
         if name is None:
             able = next((model for model in self.by_name.values() if verb in model.info.verbs), None)
             if able is None:
-                raise ApiError(422, f"no model here supports {verb}; the models are: {names}", code="unsupported_verb")
+                message = f"no model here supports {verb}; the models are: {', '.join(self.by_name)}"
+                raise ApiError(422, message, code="unsupported_verb")
             return able
-        if name not in self.by_name:
-            raise ApiError(404, f"there is no such model; the models are: {names}", code="model_not_found", param="model")
-        model = self.by_name[name]
+        model = self.find_name(name)
         if verb not in model.info.verbs:
             supported = ", ".join(model.info.verbs)
             message = f"{name} {model.info.description} and does not support {verb}; it supports: {supported}"
@@ -113,6 +121,8 @@ def supported_verbs(run: Run, has_attention: bool) -> list[str]:
     others = {
         "attention": has_attention,
         "explain": run.task.explains is not None,
+        "lens": has_lens(run),
+        "flow": has_flow(run),
         "completions": "generate" in verbs,
         "chat/completions": chat_template(run) is not None,
         "embeddings": "embed" in verbs and "text" in run.task.reads,

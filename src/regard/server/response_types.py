@@ -59,11 +59,26 @@ class ModelInfo(ApiResponse):
     device: str
     beam: int | None = None
     """The recipe's default."""
+    path: str | None = None
+    """The folder or name that the model was opened from; told only to the machine that it is on."""
 
 
 class ModelsResponse(ApiResponse):
     object: Literal["list"] = "list"
     data: list[ModelInfo]
+
+
+class ExamplesResponse(ApiResponse):
+    """Inputs from the validation set of a model; empty where its data is not on the server."""
+
+    model: str
+    text: list[str] = []
+    questions: list[str] = []
+    """Of each text, for a model that answers questions."""
+    images: list[str] = []
+    """As the model sees them, PNGs in base64."""
+    labels: list[str] = []
+    """Captions or labels of images; the first caption is that of the first image."""
 
 
 class AlignmentResult(ApiResponse):

@@ -1,6 +1,7 @@
 """The endpoints under /v1, one for each verb of a run.
 
     GET  /v1/models                          -> ModelsResponse
+    GET  /v1/models/NAME/examples            -> ExamplesResponse
     POST /v1/translate    TranslateRequest   -> TranslateResponse    stream: true -> events, see below
     POST /v1/generate     GenerateRequest    -> GenerateResponse     stream: true -> events
     POST /v1/fill         FillRequest        -> FillResponse
@@ -25,14 +26,15 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from regard.decoding.sampling import SamplingParams
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
+from regard.server.examples import find_examples
 from regard.server.jobs import ModelRequest, RunType, as_list, json_response
 from regard.server.models import ServedModels
 from regard.server.response_types import Result, ResultsResponse
@@ -135,9 +137,14 @@ async def models(request: Request) -> response_types.ModelsResponse:
 @router.get("/models/{name}", response_model=response_types.ModelInfo)
 async def model(name: str, request: Request) -> response_types.ModelInfo:
     served: ServedModels = request.app.state.models
-    if name not in served.by_name:
-        raise ApiError(404, "there is no such model", code="model_not_found", param="model")
-    return served.by_name[name].info
+    return served.find_name(name).info
+
+
+@router.get("/models/{name}/examples", response_model=response_types.ExamplesResponse)
+async def model_examples(name: str, request: Request, number: Annotated[int, Query(ge=1, le=64)] = 32) -> Response:
+    """Return inputs of the model's validation set."""
+    model_request: ModelRequest[Run] = ModelRequest(request, request.app.state.models.find_name(name))
+    return json_response(await model_request.analyse(lambda run: find_examples(name, run, number)))
 
 
 @router.post("/translate", response_model=response_types.TranslateResponse, responses=STREAM_RESPONSES)
@@ -245,7 +252,7 @@ async def answer(body: request_types.AnswerRequest, request: Request) -> Respons
         response_types.AnswerResponse,
         lambda run: [
             response_types.AnswerSpanItem(text=span.text, start=span.start, end=span.end, probability=span.probability)
-            for span in run.answers([body.question], [body.context], top=body.top)[0]
+            for span in run.answer(body.question, body.context, number=body.top)
         ],
     )
 

@@ -93,7 +93,7 @@ def show_maps(
 
 def show_alignment(run: TranslateRun, text: str, selection: ViewSelection) -> InlineFigure:
     """Translate a text and draw its cross-attention word by word. It is described by the translation."""
-    (alignment,) = run.align([text])
+    alignment = run.align(text)
     layers, heads = ([str(i + 1) for i in range(number)] for number in alignment.weights.shape[:2])
     maps = AttentionMaps("cross-attention", alignment.target, alignment.source, alignment.weights, layers, heads)
     return show_maps([maps], selection, title=text, description=" ".join(alignment.target))

@@ -39,7 +39,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
 
     With a head, that head alone; with the view "heads" or "head-matrices", each head of a layer."""
     captions = run.task.explains == "caption"
-    attention = next(iter(cast(CaptionRun, run).align([given]))) if captions else image_attention(run, given)
+    attention = cast(CaptionRun, run).align(given) if captions else image_attention(run, given)
     layers, heads = attention.heads.shape[:2]
     for option, value, most in (("layer", selection.layer, layers), ("head", selection.head, heads)):
         if value is not None and value > most:

@@ -21,7 +21,7 @@ class InlineFigure:
     """A view of attention. In Jupyter and VS Code it displays by itself, without a network; `save` writes it to a file.
 
     It is drawn when it is first shown or saved. `description` says in a line what it shows, `note` what a user should know about
-    the choice, if anything.
+    the choice, if anything; `data` holds the numbers of a view that has some of its own (`lens`, `flow`).
     """
 
     def __init__(
@@ -32,9 +32,10 @@ class InlineFigure:
         text: Callable[[], str] | None = None,
         page: Callable[[], str] | None = None,
         title: str = "",
+        data: object = None,
         note: str = "",
     ):
-        self.description, self.note = description, note
+        self.description, self.data, self.note = description, data, note
         self._figure, self._text, self._page, self._title = figure, text, page, title or description
 
     def save(

@@ -22,13 +22,15 @@ VIEW_OPTIONS = {
     "neurons": ("kind", "layer", "head", "token"),
     "steps": ("kind", "layer", "head", "token"),
     "beam": (),
+    "lens": ("token",),
+    "flow": ("kind", "layer", "head", "token"),
 }
 """What can be selected in each view; anything else is refused."""
 VIEWS = tuple(VIEW_OPTIONS)
 SCALES = ("shown", "absolute")
 EVERY_HEAD = {view: view for view in ("heads", "head-matrices", "model", "token", "entropy")} | {"matrix": "head-matrices"}
 """The view that `--heads` draws, of those that can draw every head."""
-VIEWS_THAT_RUN = ("neurons", "steps", "beam")
+VIEWS_THAT_RUN = ("neurons", "steps", "beam", "lens", "flow")
 """Views that need the run: a record of weights is not enough."""
 ATTENTION_KINDS = {kind: STACK_NAMES[kind] for kind in ("cross", "encoder", "decoder")}
 
@@ -67,7 +69,8 @@ class ViewSelection:
         for option, given, inside in (("--kind", kind, named.kind), ("--layer", layer, named.layer)):
             if given is not None and inside is not None and inside not in (given, ATTENTION_KINDS.get(str(given))):
                 raise UserError(f"--head {head}: its name says {inside}, but {option} is {given}; leave out {option}")
-        selection = cls(view, kind or named.kind, layer or named.layer, named.head, token, every_head, scale)
+        short = {name: kind for kind, name in ATTENTION_KINDS.items()}.get(str(named.kind), named.kind)
+        selection = cls(view, kind or short, layer or named.layer, named.head, token, every_head, scale)
         for option in ("kind", "layer", "head", "token"):
             value = getattr(selection, option)
             if value is not None and option not in VIEW_OPTIONS[view]:

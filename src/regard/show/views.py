@@ -12,9 +12,11 @@ from regard.attention.recording import AttentionRecording
 from regard.errors import UserError
 from regard.show.attention import show_alignment, show_attention, show_record
 from regard.show.beam import show_beam_tree
+from regard.show.flow import show_flow
 from regard.show.generation import show_generation
 from regard.show.image_attention import reads_image, show_image_attention
 from regard.show.inline import InlineFigure
+from regard.show.lens import show_lens
 from regard.show.neurons import draw_neurons, neuron_view, show_neurons
 from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 from regard.tasks.base import Run
@@ -39,6 +41,10 @@ def show_run(
         return show_neurons(run, text, choice)
     if choice.view == "steps":
         return show_generation(run, text, choice, max_tokens=max_tokens)
+    if choice.view == "lens":
+        return show_lens(run, text, choice)
+    if choice.view == "flow":
+        return show_flow(run, text, choice)
     if choice.view == "beam":
         if "translate" not in run.task.verbs:
             raise UserError(f"--view beam: {run.folder} {run.task.does}; it is for runs that translate with a beam")

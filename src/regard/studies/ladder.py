@@ -220,7 +220,7 @@ def _figures(results: list[VariantResult]) -> dict[str, tuple[str, Figure]]:
     sentence = max(sources[:50], key=lambda text: len(text.split()))
     for i, result in enumerate(results):
         if result.run._attends and result.run._best([sentence])[0].tokens:  # an untrained model may give an empty translation
-            found = next(result.run.align([sentence]))
+            found = result.run.align(sentence)
             weights, name = found.view()
             figure = attention_matrix(weights, found.source, found.target)
             figures[f"alignment-{i}"] = (f"{result.variant.name}: {name}.", figure)

@@ -15,6 +15,7 @@ from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
 from regard.tasks.base import Run, Task
+from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.checkpoint import load_weights, read_weights
 
 
@@ -78,9 +79,9 @@ def load_run_folder(folder: Path, device: torch.device) -> Run:
     return run
 
 
-def starter_recipe(task: str, files: Sequence[Path]) -> str:
-    """Return a commented starter recipe (TOML) of a task for data files."""
+def starter_recipe(task: str, files: Sequence[Path], options: StarterOptions | None = None) -> Starter:
+    """Return the starter recipe of a task for data files."""
     starters = {found.name: found.starter for found in reversed(all_tasks()) if found.starter is not None}
     if task not in starters:
         raise UserError(f"no starter recipe for the task {task!r}; there are: {', '.join(sorted(starters))}")
-    return starters[task](files)
+    return starters[task](files, options or StarterOptions())

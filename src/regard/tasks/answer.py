@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy, score_answer
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
+from regard.tasks.shared.one_or_many import as_several, best_or_ranked
 from regard.tasks.starters.text_starters import answer_recipe
 from regard.training.losses import SpanLoss
 
@@ -54,6 +55,9 @@ class ExtractedAnswer:
     end: int
     probability: float
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class AnswerRun(Run):
     """A model that answers questions about a context."""
@@ -61,29 +65,55 @@ class AnswerRun(Run):
     recipe: AnswerRecipe
     embed = embed_texts
 
-    def answer(self, question: str, context: str, *, unanswerable: bool | None = None) -> ExtractedAnswer:
-        """Return the best answer to a question in a context."""
-        return self.answers([question], [context], unanswerable=unanswerable)[0][0]
+    @overload
+    def answer(  # type: ignore[overload-overlap]
+        self, question: str, context: str, *, number: None = None, unanswerable: bool | None = None
+    ) -> ExtractedAnswer: ...
+    @overload
+    def answer(  # type: ignore[overload-overlap]
+        self, question: str, context: str, *, number: int, unanswerable: bool | None = None
+    ) -> list[ExtractedAnswer]: ...
+    @overload
+    def answer(
+        self, question: Sequence[str], context: str | Sequence[str], *, number: None = None, unanswerable: bool | None = None
+    ) -> list[ExtractedAnswer]: ...
+    @overload
+    def answer(
+        self, question: Sequence[str], context: str | Sequence[str], *, number: int, unanswerable: bool | None = None
+    ) -> list[list[ExtractedAnswer]]: ...
+    def answer(
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
+        *,
+        number: int | None = None,
+        unanswerable: bool | None = None,
+    ) -> ExtractedAnswer | list[ExtractedAnswer] | list[list[ExtractedAnswer]]:
+        """Return the answer to a question in its context, or to each question of a list; with a `number`, its best answers.
 
-    def answers(
-        self, questions: Sequence[str], contexts: Sequence[str], *, top: int = 1, unanswerable: bool | None = None
-    ) -> list[list[ExtractedAnswer]]:
-        """Return the `top` best answers to each question in its context, best first.
-
-        `unanswerable` allows the answer that there is none; the recipe decides if it is not given.
+        One context serves all questions of a list, and a list has one for each. `unanswerable` allows the answer that there is
+        none; the recipe decides if it is not given.
         """
+        total = 1 if number is None else number
+        return best_or_ranked(question, number, lambda several: self._answers(several, context, total, unanswerable))
+
+    def _answers(
+        self, questions: Sequence[str], context: str | Sequence[str], number: int, unanswerable: bool | None
+    ) -> list[list[ExtractedAnswer]]:
+        """Return the best answers to each question in its context, best first."""
+        contexts = [context] * len(questions) if isinstance(context, str) else as_several(context)
         if len(questions) != len(contexts):
             raise UserError(f"{len(questions)} questions but {len(contexts)} contexts: give one of each")
-        for number, (question, context) in enumerate(zip(questions, contexts), start=1):
-            if not question.strip() or not context.strip():
-                raise UserError(f"line {number} has an empty {'context' if question.strip() else 'question'}")
+        for line, (question, given) in enumerate(zip(questions, contexts), start=1):
+            if not question.strip() or not given.strip():
+                raise UserError(f"line {line} has an empty {'context' if question.strip() else 'question'}")
         examples = QuestionExamples(list(questions), list(contexts), [[] for _ in questions])
         return [
-            [ExtractedAnswer(context[span.start : span.end], span.start, span.end, span.probability) for span in best]
-            for context, best in zip(contexts, self._spans(self._encode(examples), top, unanswerable))
+            [ExtractedAnswer(given[span.start : span.end], span.start, span.end, span.probability) for span in best]
+            for given, best in zip(contexts, self._spans(self._encode(examples), number, unanswerable))
         ]
 
-    def _spans(self, rows: QuestionRows, top: int = 1, unanswerable: bool | None = None) -> list[list[AnswerSpan]]:
+    def _spans(self, rows: QuestionRows, number: int = 1, unanswerable: bool | None = None) -> list[list[AnswerSpan]]:
         """Return the best spans of each question's context, over all of its windows."""
         windows: list[list[SpanLogits]] = [[] for _ in range(len(rows.question))]
         for batch in self._batches(rows, shard=False):
@@ -98,13 +128,13 @@ class AnswerRun(Run):
         allow_none = self.recipe.data.unanswerable if unanswerable is None else unanswerable
         return [
             best_spans(
-                rows.token_spans(number),
+                rows.token_spans(i),
                 found,
                 max_tokens=settings.max_answer_tokens,
-                number=top,
+                number=number,
                 threshold=settings.no_answer_threshold if allow_none else None,
             )
-            for number, found in enumerate(windows)
+            for i, found in enumerate(windows)
         ]
 
     def _encode(self, examples: QuestionExamples, *, training: bool = False) -> QuestionRows:
@@ -169,7 +199,7 @@ ANSWER = Task(
     recipe=AnswerRecipe,
     run=AnswerRun,
     models={"transformer": SpanPredictor},
-    verbs=("answer", "answers", "embed"),
+    verbs=("answer", "embed"),
     loss=lambda run: SpanLoss(run.recipe.train.regularize),
     metrics=("valid_f1",),
     pretrained=(EncoderModel, QuestionData),

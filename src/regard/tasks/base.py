@@ -36,6 +36,7 @@ from regard.tasks.shared.run_folder import (
     read_json,
     write_tokenizer,
 )
+from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
@@ -142,8 +143,8 @@ class Task:
         (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
     )
     """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
-    starter: Callable[[Sequence[Path]], str] | None = None
-    """Write a starter recipe (TOML) for data files."""
+    starter: Callable[[Sequence[Path], StarterOptions], Starter] | None = None
+    """Return a starter recipe for data files."""
     card: TaskCard
 
     def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
@@ -216,19 +217,19 @@ class Run:
 
         `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
-        (generation token by token) or "beam" (the search tree); by default the alignment of a translation or the regions of an
+        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
+        the model, step by step); by default the alignment of a translation or the regions of an
         image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
         counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
         "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
         """
-        from regard.attention.modules import STACK_NAMES
         from regard.show.best_head import BEST_HEADS, best_head_name
         from regard.show.selection import ViewSelection
         from regard.show.views import show_run
 
         head = best_head_name(self, str(head)) if head in BEST_HEADS else head
         selection = ViewSelection.of(view or ("matrix" if token is None else "token"), kind, layer, head, token, scale=scale)
-        plain = view is None and token is None and selection.kind in (None, STACK_NAMES["cross"])
+        plain = view is None and token is None and kind is None and selection.kind in (None, "cross")
         return show_run(self, text, selection, plain=plain, max_tokens=max_tokens)
 
     # files, tokenizers and model

@@ -1,8 +1,8 @@
 """Image captioning (Show, Attend and Tell, Xu et al. 2015): describe an image, and where the model attends for each word."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from regard.scoring import (
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import EmbeddedText
 from regard.tasks.shared.images import ImageInput
+from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.translate import Alignment, Translation, attention_of_rows
@@ -74,33 +75,70 @@ class CaptionAlignment:
 class CaptionRun(Run):
     """A captioner."""
 
-    def caption(self, images: Sequence[ImageInput], **options: Unpack[SearchOptions]) -> list[list[Translation]]:
-        """Return the `number` best captions of each image, best first, or with a `temperature` a sampled one.
+    @overload
+    def caption(self, images: ImageInput, *, number: None = None, **options: Unpack[SearchOptions]) -> Translation: ...  # type: ignore[overload-overlap]
+    @overload
+    def caption(self, images: ImageInput, *, number: int, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+    @overload
+    def caption(
+        self, images: Iterable[ImageInput], *, number: None = None, **options: Unpack[SearchOptions]
+    ) -> list[Translation]: ...
+    @overload
+    def caption(
+        self, images: Iterable[ImageInput], *, number: int, **options: Unpack[SearchOptions]
+    ) -> list[list[Translation]]: ...
+    def caption(
+        self, images: ImageInput | Iterable[ImageInput], *, number: int | None = None, **options: Unpack[SearchOptions]
+    ) -> Translation | list[Translation] | list[list[Translation]]:
+        """Return the caption of an image, or of each image of a list; with a `number`, a list of its best captions.
 
-        Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+        With a `temperature`, captions are sampled. Options: beam, length_penalty, max_tokens, temperature, top_k, top_p, seed.
         """
-        return self._caption_pixels(self._images.decode(images), **options)
+        return best_or_ranked(
+            images, number, lambda several: self._caption_pixels(self._images.decode(several), number, **options)
+        )
 
-    def align(self, images: Sequence[ImageInput], captions: Sequence[str] | None = None) -> Iterator[CaptionAlignment]:
-        """Yield where the model attends in each image for every word of a caption: its own, or the given one."""
-        pixels = self._images.decode(images)
-        ids = [found[0].tokens for found in self._caption_pixels(pixels)] if captions is None else self._ids(captions)
-        if len(ids) != len(pixels):
-            raise UserError(f"{len(pixels)} images but {len(ids)} captions: give one for each")
-        return self._align_tokens(pixels, ids)
+    @overload
+    def align(self, images: ImageInput, captions: str | None = None) -> CaptionAlignment: ...  # type: ignore[overload-overlap]
+    @overload
+    def align(self, images: Iterable[ImageInput], captions: Sequence[str] | None = None) -> list[CaptionAlignment]: ...
+    def align(
+        self, images: ImageInput | Iterable[ImageInput], captions: str | Sequence[str] | None = None
+    ) -> CaptionAlignment | list[CaptionAlignment]:
+        """Return where the model attends in an image for every word of a caption: its own, or the given one."""
+        return one_or_many(images, lambda several: self._align_images(several, captions))
 
-    def embed(self, images: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
+    @overload
+    def embed(self, images: ImageInput, *, layer: int = -1, pool: str = "mean") -> EmbeddedText: ...  # type: ignore[overload-overlap]
+    @overload
+    def embed(self, images: Iterable[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]: ...
+    def embed(
+        self, images: ImageInput | Iterable[ImageInput], *, layer: int = -1, pool: str = "mean"
+    ) -> EmbeddedText | list[EmbeddedText]:
         """Return the mean of each image's feature map."""
         if pool != "mean" or layer not in (-1, 0):
             raise UserError(
                 f"--layer {layer}, --pool {pool}: a captioner has one vector per image, the mean of its map; leave them out"
             )
-        return self._images.embed(images, lambda pixels: self.model.image_features(pixels).float().mean(1, keepdim=True))
+        return one_or_many(images, lambda several: self._images.embed(several, self._mean_features))
+
+    def _mean_features(self, pixels: Tensor) -> Tensor:
+        mean: Tensor = self.model.image_features(pixels).float().mean(1, keepdim=True)
+        return mean
+
+    def _align_images(self, images: Sequence[ImageInput], captions: str | Sequence[str] | None) -> list[CaptionAlignment]:
+        pixels = self._images.decode(images)
+        ids = [found[0].tokens for found in self._caption_pixels(pixels)] if captions is None else self._ids(as_several(captions))
+        if len(ids) != len(pixels):
+            raise UserError(f"{len(pixels)} images but {len(ids)} captions: give one for each")
+        return list(self._align_tokens(pixels, ids))
 
     @torch.no_grad()
-    def _caption_pixels(self, pixels: Pixels, **options: Unpack[SearchOptions]) -> list[list[Translation]]:
-        """Caption decoded images (N, H, W, 3)."""
-        params = search_params(self.recipe.decode, **options)
+    def _caption_pixels(
+        self, pixels: Pixels, number: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[list[Translation]]:
+        """Return the `number` best captions of decoded images (N, H, W, 3)."""
+        params = search_params(self.recipe.decode, number, **options)
         sources = self._sources(pixels, params.max_tokens)
         found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
         return [self._captions(hypotheses) for hypotheses in found]

@@ -1,8 +1,8 @@
 """Classification of texts, or of pairs of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from pydantic import model_validator
@@ -18,7 +18,7 @@ from regard.scoring import accuracy, classification_scores, compare_accuracy
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import (
-    Prediction,
+    Classification,
     classify_inputs,
     classify_logits,
     label_ids,
@@ -27,6 +27,7 @@ from regard.tasks.shared.labels import (
     read_labels,
     write_labels,
 )
+from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import classify_recipe
 from regard.tasks.translate import exact_matches
 
@@ -53,9 +54,16 @@ class ClassifyRun(Run):
     embed = embed_texts
     _inputs = classify_inputs
 
-    def classify(self, texts: Sequence[str]) -> list[list[Prediction]]:
-        """Return every label of each text, the most probable first. The texts of a pair are separated by a tab."""
-        return rank_labels(self.labels, classify_logits(self, texts))
+    @overload
+    def classify(self, texts: str) -> Classification: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Iterable[str]) -> list[Classification]: ...
+    def classify(self, texts: str | Iterable[str]) -> Classification | list[Classification]:
+        """Return every label of a text, or of each text of a list, the most probable first.
+
+        The texts of a pair are separated by a tab.
+        """
+        return one_or_many(texts, lambda several: rank_labels(self.labels, classify_logits(self, several)))
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
@@ -72,7 +80,7 @@ class ClassifyRun(Run):
         return labelled_rows(self, examples, label_ids(self.labels, examples, examples.label), training)
 
     def _predictions(self, examples: LabelledTexts) -> list[str]:
-        return [predictions[0].label for predictions in self.classify(examples.keys())]
+        return [found.label for found in self.classify(examples.keys())]
 
     def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
         right = exact_matches(self._predictions(examples), examples.label)

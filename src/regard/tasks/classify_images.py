@@ -1,8 +1,8 @@
 """Classification of images (ViT, Dosovitskiy et al. 2021)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import torch
 from pydantic import model_validator
@@ -18,7 +18,8 @@ from regard.scoring import compare_accuracy
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.classify import check_positive_label, score_labels
 from regard.tasks.shared.images import ImageInput, embed_images, resize_images
-from regard.tasks.shared.labels import Prediction, label_ids, rank_labels, read_labels, write_labels
+from regard.tasks.shared.labels import Classification, label_ids, rank_labels, read_labels, write_labels
+from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.translate import exact_matches
 from regard.training.losses import nll
 
@@ -47,9 +48,13 @@ class ClassifyImagesRun(Run):
     embed = embed_images
     resize = resize_images
 
-    def classify(self, images: Sequence[ImageInput]) -> list[list[Prediction]]:
-        """Return every label of each image, the most probable first."""
-        return rank_labels(self.labels, self._logits(self._images.rows(images)))
+    @overload
+    def classify(self, images: ImageInput) -> Classification: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, images: Iterable[ImageInput]) -> list[Classification]: ...
+    def classify(self, images: ImageInput | Iterable[ImageInput]) -> Classification | list[Classification]:
+        """Return every label of an image, or of each image of a list, the most probable first."""
+        return one_or_many(images, lambda several: rank_labels(self.labels, self._logits(self._images.rows(several))))
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
@@ -71,8 +76,7 @@ class ClassifyImagesRun(Run):
         )
 
     def _predictions(self, examples: ImageExamples) -> list[str]:
-        ranked = rank_labels(self.labels, self._logits(self._encode(examples)))
-        return [predictions[0].label for predictions in ranked]
+        return [found.label for found in rank_labels(self.labels, self._logits(self._encode(examples)))]
 
     def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
         """Return loss and accuracy, in one pass."""

@@ -1,10 +1,10 @@
 """Contrastive image-text models (CLIP, Radford et al. 2021): which image and which text belong together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, r
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import EMBED_TOKENS, EmbeddedText
 from regard.tasks.shared.images import ImageInput, resize_images
-from regard.tasks.shared.labels import Prediction, rank_labels
+from regard.tasks.shared.labels import Classification, rank_labels
+from regard.tasks.shared.one_or_many import as_several, is_one, one_or_many
 from regard.tasks.starters.image_starters import contrastive_recipe
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
@@ -66,26 +67,56 @@ class ContrastiveRun(Run):
 
     resize = resize_images
 
+    @overload
+    def match(  # type: ignore[overload-overlap]
+        self, images: ImageInput, labels: str | Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
+    ) -> Classification: ...
+    @overload
     def match(
-        self, images: Sequence[ImageInput] | ImageExamples, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES
-    ) -> list[list[Prediction]]:
-        """Return every label of each image, the most probable first (zero-shot classification).
+        self, images: Iterable[ImageInput], labels: str | Sequence[str], templates: str | Sequence[str] = DEFAULT_TEMPLATES
+    ) -> list[Classification]: ...
+    def match(
+        self,
+        images: ImageInput | Iterable[ImageInput],
+        labels: str | Sequence[str],
+        templates: str | Sequence[str] = DEFAULT_TEMPLATES,
+    ) -> Classification | list[Classification]:
+        """Return every label of an image, or of each image of a list, the most probable first (zero-shot classification).
 
         A label replaces {} in each template, and its vectors are averaged (Radford et al. 2021, sec. 3.1.4).
         """
+        return one_or_many(images, lambda several: self._match(several, as_several(labels), as_several(templates)))
+
+    def _match(
+        self, images: Sequence[ImageInput] | ImageExamples, labels: Sequence[str], templates: Sequence[str]
+    ) -> list[Classification]:
+        """Return every label of each image, the most probable first."""
         texts = self._label_vectors(labels, templates)
         similarities = torch.from_numpy(self._image_vectors(images) @ texts.T)  # (N, C)
         return rank_labels(labels, float(self.model.scale().detach()) * similarities)
 
-    def similarity(self, images: Sequence[ImageInput] | ImageExamples, texts: Sequence[str]) -> np.ndarray:
-        """Return the cosine similarity of each image and each text (N, M)."""
-        similarity: np.ndarray = self._image_vectors(images) @ self._text_vectors(texts).T
-        return similarity
+    def similarity(self, images: ImageInput | Iterable[ImageInput], texts: str | Iterable[str]) -> np.ndarray:
+        """Return the cosine similarity of each image and each text (N, M), without the dimension of what is not a list."""
+        similarity = self._image_vectors(as_several(images)) @ self._text_vectors(as_several(texts)).T
+        return np.asarray(similarity[0 if is_one(images) else slice(None), 0 if is_one(texts) else slice(None)])
 
+    @overload
+    def embed(  # type: ignore[overload-overlap]
+        self, texts: ImageInput, *, layer: int = -1, pool: str = "mean", read_as: str | None = None
+    ) -> EmbeddedText: ...
+    @overload
     def embed(
-        self, texts: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
-    ) -> list[EmbeddedText]:
-        """Return the vector of each image or text in the shared space.
+        self, texts: Iterable[ImageInput], *, layer: int = -1, pool: str = "mean", read_as: str | None = None
+    ) -> list[EmbeddedText]: ...
+    def embed(
+        self,
+        texts: ImageInput | Iterable[ImageInput],
+        *,
+        layer: int = -1,
+        pool: str = "mean",
+        read_as: str | None = None,
+    ) -> EmbeddedText | list[EmbeddedText]:
+        """Return the vector of an image or text, or of each of a list, in the shared space.
 
         A path of a file is an image; `read_as`, "image" or "text", overrides that.
         """
@@ -93,6 +124,9 @@ class ContrastiveRun(Run):
             raise UserError(f"{self.folder} embeds in one shared space, without layers or pooling: leave out --layer and --pool")
         if read_as not in (None, "image", "text"):
             raise UserError(f"--as {read_as}: should be image or text")
+        return one_or_many(texts, lambda several: self._embed(several, read_as))
+
+    def _embed(self, texts: Sequence[ImageInput], read_as: str | None) -> list[EmbeddedText]:
         are_images = [is_image(one) if read_as is None else read_as == "image" for one in texts]
         image_vectors = iter(self._image_vectors([one for one, image in zip(texts, are_images) if image]))
         words = [str(one) for one, image in zip(texts, are_images) if not image]
@@ -111,7 +145,7 @@ class ContrastiveRun(Run):
         labels = examples.labels() if labels is None else labels
         if unknown := sorted(set(examples.label) - set(labels)):
             raise UserError(f"{examples.name} has the label {unknown[0]!r}, which is none of those to choose from")
-        ranked = [[prediction.label for prediction in found] for found in self.match(examples, labels, templates)]
+        ranked = [[prediction.label for prediction in found] for found in self._match(examples, labels, templates)]
         scores = {}
         for k in (1, 5):
             if k < len(labels):

@@ -1,6 +1,6 @@
 """Image codes (the dVAE of DALL·E, Ramesh et al. 2021; VQ-VAE, van den Oord et al. 2017): images as grids of codes and back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring import psnr, reconstruction_scores
 from regard.tasks.base import EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.images import ImageInput
+from regard.tasks.shared.one_or_many import as_several, is_one
 from regard.tasks.starters.image_starters import image_codes_recipe
 from regard.training.losses import ReconstructionLoss
 
@@ -54,14 +55,18 @@ class ImageCodesRecipe(Recipe):
 class ImageCodesRun(Run):
     """A discrete autoencoder of images."""
 
-    def encode(self, images: Sequence[ImageInput]) -> np.ndarray:
-        """Return the codes (N, h, w) of images."""
-        return self._codes(self._images.rows(images))
+    def encode(self, images: ImageInput | Iterable[ImageInput]) -> np.ndarray:
+        """Return the codes (h, w) of an image, or (N, h, w) of a list of images."""
+        codes = self._codes(self._images.rows(as_several(images)))
+        return codes[0] if is_one(images) else codes
 
     @torch.no_grad()
     def decode(self, codes: np.ndarray | Tensor) -> np.ndarray:
-        """Return the images (N, H, W, 3) of codes (N, h, w)."""
+        """Return the image (H, W, 3) of codes (h, w), or the images (N, H, W, 3) of codes (N, h, w)."""
         codes, size, grid = torch.as_tensor(codes), self.recipe.model.codebook_size, self.model.grid
+        if tuple(codes.shape) == grid:
+            image: np.ndarray = self.decode(codes[None])[0]
+            return image
         if codes.dim() != 3 or tuple(codes.shape[1:]) != grid:
             raise UserError(f"codes of the shape {tuple(codes.shape)}; images of {self.folder} have (N, {grid[0]}, {grid[1]})")
         if codes.is_floating_point() or (len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= size)):

@@ -1,9 +1,10 @@
 """Language modelling: predict the next token, generate text from a prompt."""
 
-from collections.abc import Generator, Iterator, Sequence
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Literal, Self, TypedDict, Unpack
+from itertools import islice, product
+from typing import Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from regard.corpus.examples import TextLines
 from regard.decoding.batching import batches_by_length
 from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
+from regard.decoding.protocol import NO_OUTPUT
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
@@ -24,6 +26,7 @@ from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
 from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
+from regard.tasks.shared.one_or_many import best_or_ranked
 from regard.tasks.starters.text_starters import language_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
@@ -66,6 +69,9 @@ class GeneratedText:
     tokens: list[int]
     """The generated tokens; with a stop string, up to the token that completed it."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class SamplingOptions(TypedDict, total=False):
     """How to generate a text: the fields of `SamplingParams` that both `generate` and `stream` take."""
@@ -105,21 +111,36 @@ class LanguageRun(Run):
 
     embed = embed_texts
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: str, *, number: None = None, place: int = 0, **options: Unpack[SamplingOptions]
+    ) -> GeneratedText: ...
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: str, *, number: int, place: int = 0, **options: Unpack[SamplingOptions]
+    ) -> list[GeneratedText]: ...
+    @overload
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        number: int = 1,
-        place: int = 0,
-        **options: Unpack[SamplingOptions],
-    ) -> list[GeneratedText]:
-        """Continue each prompt greedily, or with a `temperature` by sampling `number` texts per prompt, one after another.
+        self, prompts: Iterable[str], *, number: None = None, place: int = 0, **options: Unpack[SamplingOptions]
+    ) -> list[GeneratedText]: ...
+    @overload
+    def generate(
+        self, prompts: Iterable[str], *, number: int, place: int = 0, **options: Unpack[SamplingOptions]
+    ) -> list[list[GeneratedText]]: ...
+    def generate(
+        self, prompts: str | Iterable[str], *, number: int | None = None, place: int = 0, **options: Unpack[SamplingOptions]
+    ) -> GeneratedText | list[GeneratedText] | list[list[GeneratedText]]:
+        """Continue a prompt, or each prompt of a list, greedily; with a `temperature`, by sampling.
 
-        A text ends before the first of its `stop` strings. A sample depends on the seed, the index of the prompt among all
-        prompts (`place` is that of the first) and the number of the sample, not on the batch. Options: max_tokens, temperature,
-        top_k, top_p, repetition_penalty, stop, seed.
+        With a `number`, a list of so many samples. A text ends before the first of its `stop` strings. A sample depends on the
+        seed, the index of the prompt among all prompts (`place` is that of the first) and the number of the sample, not on the
+        batch. Options: max_tokens, temperature, top_k, top_p, repetition_penalty, stop, seed.
         """
-        params = SamplingParams(**options, number=number)
+        params = SamplingParams(**options, number=1 if number is None else number)
+        return best_or_ranked(prompts, number, lambda several: self._generate(several, params, place))
+
+    def _generate(self, prompts: Sequence[str], params: SamplingParams, place: int = 0) -> list[list[GeneratedText]]:
+        """Return `params.number` texts of each prompt."""
         rows = list(product(enumerate(self._encode_prompts(prompts, place), start=place), range(params.number)))
         streamers = [self._streamer(ids, params) for (_, ids), _ in rows]
         samples = [sample_index(prompt, sample) for (prompt, _), sample in rows]
@@ -127,7 +148,8 @@ class LanguageRun(Run):
         for batch in batches_by_length(lengths, GENERATE_BATCH * max(lengths, default=1)):
             for _ in self._stream([streamers[i] for i in batch], params, [samples[i] for i in batch]):
                 pass
-        return [generated_text(streamer) for streamer in streamers]
+        texts = iter([generated_text(streamer) for streamer in streamers])
+        return [list(islice(texts, params.number)) for _ in prompts]
 
     def stream(
         self,
@@ -198,7 +220,7 @@ class LanguageRun(Run):
         return [*([] if bos == NO_TOKEN else [bos]), *self.tokenizers[0].encode([prompt])[0]]
 
     def _continue(self, text: str, max_tokens: int) -> tuple[list[int], list[int]]:
-        (prompt,), (generated,) = self._encode_prompts([text]), self.generate([text], max_tokens=max_tokens)
+        (prompt,), generated = self._encode_prompts([text]), self.generate(text, max_tokens=max_tokens)
         end, capacity = self._output_special_tokens().eos, self._output_limit(len(prompt), max_tokens)
         stopped = end != NO_TOKEN and len(generated.tokens) < capacity - 1
         return prompt, [*generated.tokens, end] if stopped else generated.tokens
@@ -239,7 +261,9 @@ def sample_index(prompt: int, sample: int) -> int:
 
 
 def generated_text(streamer: TextStreamer) -> GeneratedText:
-    """Return what a streamer has received so far."""
+    """Return what a streamer has received so far; refuse a text of no probability."""
+    if math.isnan(streamer.log_probability):
+        raise UserError(NO_OUTPUT)
     return GeneratedText(streamer.prompt + streamer.text, streamer.text, streamer.log_probability, streamer.tokens)
 
 

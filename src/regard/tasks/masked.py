@@ -1,9 +1,9 @@
 """Masked language modelling (BERT, Devlin et al. 2019): fill in masked words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from regard.scoring import Score, accuracy, grouped_accuracy
 from regard.tasks.base import TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
+from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import masked_recipe
 from regard.tokens.special_tokens import MASK_NAME
 
@@ -37,6 +38,15 @@ class MaskedRecipe(Recipe):
     data: TextData
     model: EncoderModel = EncoderModel(kind="transformer", preset="bert-mini")
     masking: Masking = Masking()
+
+    @model_validator(mode="before")
+    @classmethod
+    def hold_out_documents(cls, given: object) -> object:
+        """Hold out whole documents for next-sentence prediction, which reads two lines in a row."""
+        if not isinstance(given, dict) or not isinstance(given.get("masking"), dict) or not isinstance(given.get("data"), dict):
+            return given
+        documents = {"held_out_documents": True} if given["masking"].get("next_sentence") is True else {}
+        return {**given, "data": {**documents, **given["data"]}}
 
     @model_validator(mode="after")
     def check_data(self) -> Self:
@@ -61,6 +71,9 @@ class FilledText:
     text: str
     candidates: list[list[Prediction]]
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class MaskedRun(Run):
     """A masked language model."""
@@ -70,9 +83,13 @@ class MaskedRun(Run):
 
     embed = embed_texts
 
-    def fill(self, texts: Sequence[str], *, number: int = 5) -> list[FilledText]:
+    @overload
+    def fill(self, texts: str, *, number: int = 5) -> FilledText: ...  # type: ignore[overload-overlap]
+    @overload
+    def fill(self, texts: Iterable[str], *, number: int = 5) -> list[FilledText]: ...
+    def fill(self, texts: str | Iterable[str], *, number: int = 5) -> FilledText | list[FilledText]:
         """Return the most probable words for each mask, written [MASK] or <mask>; all masks of a text are filled at once."""
-        return [self._fill_one(text, number) for text in texts]
+        return one_or_many(texts, lambda several: [self._fill_one(text, number) for text in several])
 
     def _fill_one(self, text: str, number: int) -> FilledText:
         ids = self._encode_masked(text)

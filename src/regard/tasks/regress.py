@@ -1,10 +1,10 @@
 """Regression: predict a number from a text, or from a pair of texts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from pydantic import model_validator
@@ -20,7 +20,9 @@ from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, S
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
+from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.shared.run_folder import read_json
+from regard.tasks.starters.text_starters import regress_recipe
 from regard.training.losses import MeanSquaredError
 
 SCALE_FILE = "scale.json"
@@ -44,8 +46,15 @@ class RegressRun(Run):
     embed = embed_texts
     _inputs = classify_inputs
 
-    def classify(self, texts: Sequence[str]) -> list[float]:
-        """Return the number of each text. The texts of a pair are separated by a tab."""
+    @overload
+    def classify(self, texts: str) -> float: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Iterable[str]) -> list[float]: ...
+    def classify(self, texts: str | Iterable[str]) -> float | list[float]:
+        """Return the number of a text, or of each text of a list. The texts of a pair are separated by a tab."""
+        return one_or_many(texts, self._numbers)
+
+    def _numbers(self, texts: Sequence[str]) -> list[float]:
         return [self._mean + self._std * float(number) for number in classify_logits(self, texts)[:, 0].double()]
 
     @classmethod
@@ -116,7 +125,7 @@ REGRESS = replace(
     metrics=("valid_spearman",),
     explains=None,
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 1),
-    starter=None,
+    starter=regress_recipe,
     card=TaskCard(
         uses="Numbers of texts like those it was trained on. Research and teaching.",
         misuses=f"{HUMAN_CHECK} every decision; judging people by what they write.",

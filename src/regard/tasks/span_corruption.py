@@ -1,8 +1,8 @@
 """Span corruption, T5's pre-training (Raffel et al. 2020): fill in spans of any length."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal, Self
+from collections.abc import Iterable
+from typing import Literal, Self, overload
 
 import torch
 from pydantic import model_validator
@@ -20,6 +20,8 @@ from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, R
 from regard.tasks.masked import MASK_PATTERN, FilledText
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
+from regard.tasks.shared.one_or_many import one_or_many
+from regard.tasks.starters.text_starters import span_corruption_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 
@@ -52,9 +54,13 @@ class SpanCorruptionRun(Run):
 
     embed = embed_texts
 
-    def fill(self, texts: Sequence[str], *, number: int = 5) -> list[FilledText]:
+    @overload
+    def fill(self, texts: str, *, number: int = 5) -> FilledText: ...  # type: ignore[overload-overlap]
+    @overload
+    def fill(self, texts: Iterable[str], *, number: int = 5) -> list[FilledText]: ...
+    def fill(self, texts: str | Iterable[str], *, number: int = 5) -> FilledText | list[FilledText]:
         """Return the most probable spans for each mask, written [MASK] or <mask>; a probability is that of all spans."""
-        return [self._fill_one(text, number) for text in texts]
+        return one_or_many(texts, lambda several: [self._fill_one(text, number) for text in several])
 
     def _fill_one(self, text: str, number: int) -> FilledText:
         parts = self._encode_parts(text)
@@ -120,6 +126,7 @@ SPAN_CORRUPTION = Task(
     verbs=("fill", "embed"),
     encoder_decoder=True,
     model_sizes=lambda recipe, vocabulary: vocabulary,
+    starter=span_corruption_recipe,
     card=TaskCard(
         uses="Filling in missing passages of texts like those it was trained on, fine-tuning. Research and teaching.",
         misuses=GENERATED_MISUSE,

@@ -1,9 +1,9 @@
 """Tagging: predict a label for every word."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from regard.scoring import compare_accuracy, grouped_accuracy
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import read_labels, write_labels
+from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import tag_recipe
 
 
@@ -49,6 +50,9 @@ class Tagging:
     words: list[str]
     labels: list[str]
 
+    def __str__(self) -> str:
+        return " ".join(f"{word}/{label}" for word, label in zip(self.words, self.labels))
+
 
 class TagRun(Run):
     """A tagger."""
@@ -57,8 +61,15 @@ class TagRun(Run):
 
     embed = embed_texts
 
-    def tag(self, texts: Sequence[str]) -> list[Tagging]:
-        """Return the words of each text, separated by white space, with their labels."""
+    @overload
+    def tag(self, texts: str) -> Tagging: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag(self, texts: Iterable[str]) -> list[Tagging]: ...
+    def tag(self, texts: str | Iterable[str]) -> Tagging | list[Tagging]:
+        """Return the words of a text, or of each text of a list, separated by white space, with their labels."""
+        return one_or_many(texts, self._tag)
+
+    def _tag(self, texts: Sequence[str]) -> list[Tagging]:
         ids = self._ids(texts)
         word_ids = [words[: len(row)] for row, (_, words) in zip(ids, self.tokenizers[0].encode_words(texts))]
         firsts = [first_token_labels(row, range(max(row, default=-1) + 1), "a text") for row in word_ids]

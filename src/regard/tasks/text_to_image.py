@@ -1,11 +1,11 @@
 """Text-to-image generation (DALL·E, Ramesh et al. 2021): a caption, then the codes of its image."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from regard.tasks.base import EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.language import sample_index
+from regard.tasks.shared.one_or_many import best_or_ranked
 from regard.tasks.shared.run_folder import copy_run
 from regard.tasks.starters.image_starters import text_to_image_recipe
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
@@ -73,16 +74,48 @@ class GeneratedImage:
     """Log-probability of its codes; if another run reranks, its similarity to the caption."""
 
 
+class DrawingOptions(TypedDict, total=False):
+    """How to generate an image; a `reranker` chooses among `candidates` of them."""
+
+    temperature: float | None
+    top_k: int
+    top_p: float
+    seed: int
+    reranker: ContrastiveRun | None
+    candidates: int | None
+
+
 class TextToImageRun(Run):
     """A text-to-image model; it holds the run of its image codes, and may hold a reranker (CLIP)."""
 
     recipe: TextToImageRecipe
 
+    @overload
+    def draw(  # type: ignore[overload-overlap]
+        self, texts: str, *, number: None = None, **options: Unpack[DrawingOptions]
+    ) -> GeneratedImage: ...
+    @overload
+    def draw(self, texts: str, *, number: int, **options: Unpack[DrawingOptions]) -> list[GeneratedImage]: ...  # type: ignore[overload-overlap]
+    @overload
+    def draw(self, texts: Iterable[str], *, number: None = None, **options: Unpack[DrawingOptions]) -> list[GeneratedImage]: ...
+    @overload
+    def draw(self, texts: Iterable[str], *, number: int, **options: Unpack[DrawingOptions]) -> list[list[GeneratedImage]]: ...
     def draw(
+        self, texts: str | Iterable[str], *, number: int | None = None, **options: Unpack[DrawingOptions]
+    ) -> GeneratedImage | list[GeneratedImage] | list[list[GeneratedImage]]:
+        """Generate an image of a caption, or of each caption of a list; with a `number`, a list of so many images.
+
+        With a `reranker`, a contrastive run, the best of `candidates` images, best first. A sample depends on the seed, the
+        index of the caption among all and the number of the sample, not on the batch; without a temperature, images are
+        generated greedily. Options: temperature, top_k, top_p, seed, reranker, candidates.
+        """
+        return best_or_ranked(texts, number, lambda several: self._draw(several, 1 if number is None else number, **options))
+
+    def _draw(
         self,
         texts: Sequence[str],
+        number: int,
         *,
-        number: int = 1,
         temperature: float | None = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -90,11 +123,7 @@ class TextToImageRun(Run):
         reranker: ContrastiveRun | None = None,
         candidates: int | None = None,
     ) -> list[list[GeneratedImage]]:
-        """Generate `number` images of each caption; without a temperature, greedily.
-
-        With a `reranker`, a contrastive run, the best of `candidates` images, best first. A sample depends on the seed, the
-        index of the caption among all and the number of the sample, not on the batch.
-        """
+        """Return `number` images of each caption."""
         if reranker is not None and not hasattr(reranker, "similarity"):
             raise UserError(
                 f"{getattr(reranker, 'folder', 'the reranker')} does not compare images with texts; rerank with a run of "
@@ -256,7 +285,7 @@ class TextToImageRun(Run):
             reranker = load_run_folder(self.folder / RERANKER_FOLDER, self.device)
             options |= dict(reranker=reranker, candidates=settings.candidates)
         generated = self.draw(captions, **options)
-        right = [bool(image_satisfies(found[0].image, caption)) for caption, found in zip(captions, generated)]
+        right = [bool(image_satisfies(found.image, caption)) for caption, found in zip(captions, generated)]
         codes = self._codes(examples).reshape(-1, *self._codes_run.model.grid).astype(np.int64)
         rebuilt = [bool(image_satisfies(*pair)) for pair in zip(self._codes_run.decode(codes), captions)]
         result.scores |= {"right": accuracy(right, "right"), "right_rebuilt": accuracy(rebuilt, "right_rebuilt")}

@@ -1,9 +1,9 @@
 """Text-to-text (T5, Raffel et al. 2020): several tasks, each of which maps a text with a prefix to a text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -30,8 +30,9 @@ from regard.scoring import (
 )
 from regard.scoring.score import SAMPLES
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
-from regard.tasks.shared.labels import LABELS_FILE, Prediction, rank_labels
-from regard.tasks.starters.text_starters import text_to_text_recipe
+from regard.tasks.shared.labels import LABELS_FILE, Classification, rank_labels
+from regard.tasks.shared.one_or_many import one_or_many
+from regard.tasks.starters.pair_starters import text_to_text_recipe
 from regard.tasks.translate import SEQ2SEQ_MODELS, TextToTextVerbs, exact_matches
 from regard.training.losses import sequence_log_probs
 
@@ -54,9 +55,19 @@ class TextToTextRun(TextToTextVerbs, Run):
     _labels: dict[str, list[str]]
     """The labels of each task of kind "classify"."""
 
-    def classify(self, texts: Sequence[str], task: str | None = None) -> list[list[Prediction]]:
-        """Return every label of each text, the most probable first: the probability of writing it, among those of all labels."""
-        name = self._classify_task(task)
+    @overload
+    def classify(self, texts: str, task: str | None = None) -> Classification: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Iterable[str], task: str | None = None) -> list[Classification]: ...
+    def classify(self, texts: str | Iterable[str], task: str | None = None) -> Classification | list[Classification]:
+        """Return every label of a text, or of each text of a list, the most probable first.
+
+        A probability is that of writing the label, among those of all labels.
+        """
+        return one_or_many(texts, lambda several: self._classify(several, self._classify_task(task)))
+
+    def _classify(self, texts: Sequence[str], name: str) -> list[Classification]:
+        """Return every label of each text for a task with labels."""
         sources, labels = self._ids(self._prefixed(texts, name)), self._labels[name]
         pairs = [(source, label) for source in sources for label in self.tokenizers[1].encode(labels)]
         source, target = (TokenStore(Ragged.from_rows(list(side))) for side in (zip(*pairs) if pairs else ((), ())))

@@ -32,6 +32,7 @@ from regard.tasks.shared.pretrained import (
     wrap_tokenizer,
 )
 from regard.tokens.tokenizer import Tokenizer
+from regard.training.checkpoint import require_finite
 
 INSTALL = "pip install 'regard[transformers]'"
 MAX_OUTPUT = 128
@@ -292,6 +293,8 @@ def check_tensors(folder: Path, model: nn.Module, found: dict[str, Any]) -> None
     for names, problem in ((missing, "has no weights for"), (unused, "has tensors that the model of its config.json lacks:")):
         if names:
             raise UserError(f"{folder} {problem} {', '.join(names[:3])}{' …' * (len(names) > 3)}")
+    for name, tensor in model.named_parameters():
+        require_finite(tensor.detach(), f"{folder}: {name}")
 
 
 def auto_class(config: Any, trust_remote_code: bool) -> Any:

@@ -1,6 +1,6 @@
 """Translation: a sequence-to-sequence model, its search, its word alignments."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, Unpack, overload
 
@@ -41,8 +41,9 @@ from regard.scoring import (
 from regard.scoring.alignment import sharpest_layer
 from regard.tasks.base import HUMAN_CHECK, OWN_ENGINE, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
+from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
-from regard.tasks.starters.text_starters import translate_recipe
+from regard.tasks.starters.pair_starters import translate_recipe
 from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer
@@ -82,6 +83,9 @@ class Translation:
     rows: list[int] = field(default_factory=list, compare=False, repr=False)
     """Its row of the batch in each step of the search, for `seen.of(translation)`."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -104,18 +108,33 @@ class Alignment:
 
 
 @overload
-def translate_texts(run: Run, texts: str, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+def translate_texts(run: Run, texts: str, *, number: None = None, **options: Unpack[SearchOptions]) -> Translation: ...  # type: ignore[overload-overlap]
 @overload
-def translate_texts(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[list[Translation]]: ...
+def translate_texts(run: Run, texts: str, *, number: int, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+@overload
 def translate_texts(
-    run: Run, texts: str | Sequence[str], **options: Unpack[SearchOptions]
-) -> list[Translation] | list[list[Translation]]:
-    """Return the `number` best translations of a text, or of each text, best first; with a `temperature`, sample one.
+    run: Run, texts: Iterable[str], *, number: None = None, **options: Unpack[SearchOptions]
+) -> list[Translation]: ...
+@overload
+def translate_texts(
+    run: Run, texts: Iterable[str], *, number: int, **options: Unpack[SearchOptions]
+) -> list[list[Translation]]: ...
+def translate_texts(
+    run: Run, texts: str | Iterable[str], *, number: int | None = None, **options: Unpack[SearchOptions]
+) -> Translation | list[Translation] | list[list[Translation]]:
+    """Return the translation of a text, or of each text of a list; with a `number`, a list of its best translations.
 
-    Options: beam, length_penalty, max_tokens, number, temperature, top_k, top_p, seed.
+    With a `temperature`, translations are sampled. Options: beam, length_penalty, max_tokens, temperature, top_k, top_p, seed.
     """
-    params = search_params(run.recipe.decode, **options)
-    sources = run._ids([texts] if isinstance(texts, str) else texts)
+    return best_or_ranked(texts, number, lambda several: search_translations(run, several, number, **options))
+
+
+def search_translations(
+    run: Run, texts: Sequence[str], number: int | None = None, **options: Unpack[SearchOptions]
+) -> list[list[Translation]]:
+    """Return the `number` best translations of each text, best first."""
+    params = search_params(run.recipe.decode, number, **options)
+    sources = run._ids(texts)
     not_empty = [i for i, ids in enumerate(sources) if ids]
     engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
     name = OWN_ENGINE if engine is None else engine.name
@@ -133,12 +152,12 @@ def translate_texts(
         )
     for i, hypotheses in zip(not_empty, found):
         results[i] = as_translations(run, hypotheses, name)
-    return results[0] if isinstance(texts, str) else results
+    return results
 
 
 def best_translations(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
     """Return the best translation of each text."""
-    return [found[0] for found in translate_texts(run, texts, **options)]
+    return [found[0] for found in search_translations(run, texts, **options)]
 
 
 def text_inputs(run: Run, ids: Sequence[Sequence[int]], max_tokens: int | None) -> Sources:
@@ -205,13 +224,29 @@ def translation_inputs(run: Run, text: str) -> dict[str, Tensor]:
     return rows.batch(np.array([0]), 0, 0).inputs
 
 
+@overload
+def align_texts(run: Run, texts: str, references: str | None = None, *, kind: str = "cross") -> Alignment: ...  # type: ignore[overload-overlap]
+@overload
 def align_texts(
     run: Run, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross"
-) -> Iterator[Alignment]:
-    """Yield what each word of a translation, the model's own or a reference, attends to in its source.
+) -> list[Alignment]: ...
+def align_texts(
+    run: Run, texts: str | Sequence[str], references: str | Sequence[str] | None = None, *, kind: str = "cross"
+) -> Alignment | list[Alignment]:
+    """Return what each word of a translation, the model's own or a reference, attends to in its source.
 
     With `kind="encoder"`, what each word of the source attends to.
     """
+    given = None if references is None else as_several(references)
+    return one_or_many(texts, lambda several: list(iterate_alignments(run, several, given, kind=kind)))
+
+
+def iterate_alignments(
+    run: Run, texts: Sequence[str], references: Sequence[str] | None = None, *, kind: str = "cross"
+) -> Iterator[Alignment]:
+    """Yield the alignment of each text with its translation or reference."""
+    if references is not None and len(references) != len(texts):
+        raise UserError(f"{len(texts)} texts but {len(references)} references: give one for each")
     assert kind in ("cross", "encoder"), kind
     if references is None:
         return align_translations(run, texts, best_translations(run, texts), kind)
@@ -254,6 +289,7 @@ class TextToTextVerbs:
     translate = translate_texts
     use_languages = use_languages
     align = align_texts
+    _align = iterate_alignments
     embed = embed_texts
     _best = best_translations
     _sources = text_inputs

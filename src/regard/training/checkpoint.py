@@ -47,16 +47,28 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], source: str = "weights") -> None:
-    """Copy weights into a model; refuse missing, surplus and wrongly shaped tensors."""
+    """Copy weights into a model; refuse missing, surplus and wrongly shaped tensors, and NaN."""
     own = named_weights(model)
     for name, p in own.items():
         if name not in weights:
             raise UserError(f"{source} lacks the tensor {name}")
         if weights[name].shape != p.shape:
             raise UserError(f"{source}: {name} has shape {list(weights[name].shape)}, the model needs {list(p.shape)}")
+        require_finite(weights[name], f"{source}: {name}")
         p.copy_(shard_like(weights[name], p))
     if surplus := weights.keys() - own.keys():
         raise UserError(f"{source} has a tensor that the model does not have: {min(surplus)}")
+
+
+def require_finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity: a model with them answers nothing, or nonsense. One pass over the tensor, no copy."""
+    if tensor.is_floating_point() and not tensor.sum(dtype=torch.float32).isfinite():  # a sum may also overflow
+        number = int((~tensor.isfinite()).sum())
+        if number:
+            raise UserError(
+                f"{name} has {number:,} values that are NaN or infinite; the weights are damaged, or training diverged: "
+                "fetch or train them again"
+            )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -98,7 +110,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Load a checkpoint whose hashes are all correct."""
     require_intact(path)
     tensors = {Path(name).stem: read_weights(path / name) for name in read_hashes(path) if name.endswith(".safetensors")}
-    return Checkpoint(join_shards(tensors), json.loads((path / "state.json").read_bytes()))
+    return Checkpoint(join_shards(tensors), read_state(path))
 
 
 def require_intact(path: Path) -> None:
@@ -121,6 +133,12 @@ def join_shards(files: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tens
         name: {key: torch.cat(rows) if len(rows) > 1 else rows[0] for key, rows in tensors.items()}
         for name, tensors in parts.items()
     }
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint that is intact."""
+    state: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+    return state
 
 
 def read_hashes(path: Path) -> dict[str, str]:
@@ -146,7 +164,7 @@ def find_damage(path: Path) -> str | None:
                 return f"{name} does not match its hash"
         if "state.json" not in hashes:
             return f"{HASHES} does not list state.json"
-        step = json.loads((path / "state.json").read_bytes()).get("step")
+        step = read_state(path).get("step")
         return None if step is None or path.name == f"step-{step:08d}" else f"it is a checkpoint of step {step}"
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return f"{HASHES} or a file it lists cannot be read ({error})"

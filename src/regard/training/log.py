@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -38,9 +38,12 @@ class Log:
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
         self.console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
-        if distributed.is_main():
-            _drop_partial_line(path)
-        self.file = (path if distributed.is_main() else Path(os.devnull)).open("a", encoding="utf-8")
+        try:
+            if distributed.is_main():
+                _drop_partial_line(path)
+            self.file = (path if distributed.is_main() else Path(os.devnull)).open("a", encoding="utf-8")
+        except OSError as error:
+            raise disk_error(path, 0, error) from None
         self.board = _open_tensorboard(board) if board and distributed.is_main() else None
         self.progress = Progress(
             TextColumn("{task.fields[text]}"),
@@ -104,6 +107,19 @@ class Log:
     def note(self, text: str) -> None:
         """Print a message above the live line."""
         self.console.print(text, markup=False, soft_wrap=True)
+
+
+def read_events(path: Path, event: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of one kind of event in a log; none if there is no log."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                with suppress(ValueError, RecursionError):  # a line that a killed process did not finish
+                    record = json.loads(line)
+                    if isinstance(record, dict) and record.get("event") == event:
+                        yield record
+    except OSError:
+        return
 
 
 def _drop_partial_line(path: Path) -> None:

@@ -1,10 +1,11 @@
 """The training loop: learning rate, micro-batches, gradient clipping, optimizer step, log, evaluation, checkpoints."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class Trainer:
     """Train a model by a recipe's `[train]`; every rank has a trainer, and all run in step. `folder` holds the checkpoints.
 
     The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none
-    of them, those of the lowest `valid_loss`.
+    of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class Trainer:
         log: Log,
         evaluate: Evaluate,
         maximize: Sequence[str] = (),
+        inputs: Mapping[str, object] = MappingProxyType({}),
     ):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate, self.maximize = seed, folder, log, evaluate, maximize
+        self.inputs = inputs
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
@@ -256,7 +259,9 @@ class Trainer:
         if self._saved_step == state.step:
             return
         state.nonfinite_steps, state.nonfinite_in_a_row = int(self.nonfinite_steps.item()), int(self.nonfinite_in_a_row.item())
-        checkpoint.save_sharded(self.folder, state.step, checkpoint.Checkpoint(self.tensors(), asdict(state)))
+        checkpoint.save_sharded(
+            self.folder, state.step, checkpoint.Checkpoint(self.tensors(), {**asdict(state), "inputs": dict(self.inputs)})
+        )
         if distributed.is_main():
             protected = [state.best_step, self._resumed_step]
             checkpoint.prune_checkpoints(
@@ -291,7 +296,7 @@ class Trainer:
                 self.ema.load(loaded.tensors["ema"], loaded.state["ema_step"])
         self.optimizer.load(loaded.tensors["optimizer"])
         try:
-            self.state = TrainState(**loaded.state)
+            self.state = TrainState(**{name: value for name, value in loaded.state.items() if name != "inputs"})
         except TypeError:
             raise UserError(f"{path} was written by another version of regard; start anew") from None
         self.nonfinite_steps.fill_(self.state.nonfinite_steps)

@@ -41,6 +41,20 @@ const sendJson = (verb, body, signal) => send(`v1/${verb}`, {
   method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
 export const fetchModels = async () => (await (await send("v1/models")).json()).data;
+
+const NO_EXAMPLES = { text: [], questions: [], images: [], labels: [] }, examples = new Map();
+
+// Inputs of a model's validation set; none where the server has no data for it.
+export function fetchExamples(model) {
+  if (!examples.has(model)) examples.set(model, send(`v1/models/${encodeURIComponent(model)}/examples`).then(response => response.json())
+    .catch(error => {
+      examples.delete(model);
+      if (error instanceof ApiError) return NO_EXAMPLES;
+      throw error;
+    }));
+  return examples.get(model);
+}
+
 export const post = async (verb, body, signal) => (await sendJson(verb, body, signal)).json();
 export const postForFile = async (verb, body, signal) => (await sendJson(verb, body, signal)).blob();
 

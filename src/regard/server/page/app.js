@@ -1,67 +1,73 @@
-// The page: the list of models, a tab for each view that the model supports. The address (#model/view) names the current view.
-import { ApiError, fetchModels, setToken } from "./api.js";
+// The page: the list of models, a tab for each view that the model supports. The address names the model, the view and its state.
+import { parseAddress, stateFor, writeAddress } from "./address.js";
+import { ApiError, fetchExamples, fetchModels, setToken } from "./api.js";
 import { announce, element, rovingTabindex } from "./dom.js";
 import { initTheme } from "./theme.js";
-import { answer } from "./answer.js";
-import { attention } from "./attention.js";
-import { caption } from "./caption.js";
-import { classify } from "./classify.js";
-import { draw } from "./draw.js";
-import { embed } from "./embed.js";
-import { fill } from "./fill.js";
-import { generate } from "./generate.js";
-import { match } from "./match.js";
-import { tag } from "./tag.js";
-import { translate } from "./translate.js";
+import { VIEWS, viewsOf } from "./views.js";
 
-// Each view under the verb that it needs.
-const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, embed };
 const panel = document.getElementById("panel"), tabs = document.getElementById("views");
 const select = document.getElementById("model"), about = document.getElementById("about");
-let models = [], closing = new AbortController(), shownHash = "";
+let models = [], closing = new AbortController(), current = null;
 
-function currentView() {
-  const [name, view] = location.hash.slice(1).split("/").map(part => { try { return decodeURIComponent(part); } catch { return ""; } });
-  const model = models.find(candidate => candidate.id === name) ?? models[0];
-  const views = Object.keys(VIEWS).filter(verb => model.verbs.includes(verb));
-  return { model, views, view: views.includes(view) ? view : views[0] };
+// What the address names; where it names no model or view, the first one.
+function readAddress() {
+  const { model: name, view, state } = parseAddress(location.hash);
+  const model = models.find(candidate => candidate.id === name) ?? models[0], views = viewsOf(model, models);
+  return { model, views, view: views.includes(view) ? view : views[0], state };
 }
-
-const hashFor = (model, view) => `#${encodeURIComponent(model)}/${view}`;
 
 function formatCount(parameters) {
   return parameters >= 1e9 ? `${(parameters / 1e9).toFixed(1)} billion` : parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)} million`
     : parameters.toLocaleString("en");
 }
 
-// Show the view that the address names; `initial` holds inputs handed over by another view.
-function show(initial = {}) {
-  const { model, views, view } = currentView();
-  shownHash = hashFor(model.id, view);
-  closing.abort();
-  closing = new AbortController();
+function describe(model) {
   select.value = model.id;
   about.replaceChildren(element("b", {}, model.id), ` ${model.description}. ${formatCount(model.parameters)} parameters, at most `
     + `${model.max_length.toLocaleString("en")} tokens, on ${model.device}.`);
   document.title = `${model.id} · regard`;
+}
+
+function showTabs(model, views, view) {
   tabs.replaceChildren(...views.map(name => element("button", {
     type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === view), "aria-controls": "panel",
     onclick: () => navigate(model.id, name) }, VIEWS[name].name)));
   const nodes = [...tabs.children], selected = views.indexOf(view);
   rovingTabindex(nodes);
   nodes.forEach((node, i) => { node.tabIndex = i === Math.max(0, selected) ? 0 : -1; });
+  nodes[selected]?.scrollIntoView({ block: "nearest", inline: "nearest" });
   panel.setAttribute("aria-labelledby", `tab-${view}`);
-  panel.replaceChildren();
-  if (!view) panel.append(element("p", { class: "muted" }, "This page has no view for this model."));
-  else VIEWS[view].open(panel, { model, initial, closed: closing.signal, navigate });
 }
 
-// Open another view; `initial` is not part of the address.
-function navigate(model, view, initial = {}) {
-  const hash = hashFor(model, view), focused = document.activeElement?.id;
-  if (location.hash !== hash) history.pushState(null, "", hash);
-  show(initial);
-  if (initial.focus) panel.focus();
+// Show what the address names.
+async function show() {
+  const { model, views, view, state } = readAddress();
+  closing.abort();
+  const { signal } = closing = new AbortController();
+  current = { model: model.id, view, state, examples: null };
+  const shown = current;
+  writeAddress(shown);
+  describe(model);
+  showTabs(model, views, view);
+  if (!view) return panel.replaceChildren(element("p", { class: "muted" }, "This page has no view for this model."));
+  panel.replaceChildren(element("p", { class: "muted" }, "Opening …"));
+  const examples = shown.examples = await fetchExamples(model.id);
+  if (signal.aborted) return;
+  const remember = (changes, options) => {
+    if (signal.aborted) return;
+    Object.assign(shown.state, changes);
+    writeAddress(shown, options);
+  };
+  panel.replaceChildren();
+  VIEWS[view].open(panel, { model, models, state: shown.state, examples, closed: signal, navigate, remember });
+}
+
+// Open a view in the state in which it was left, changed by `state`; `focus` moves the keyboard there.
+async function navigate(model, view, state = {}, { focus = false } = {}) {
+  const focused = document.activeElement?.id, kept = stateFor(model, view, current, current?.examples?.text?.[0]);
+  writeAddress({ model, view, state: { ...kept, ...state } }, { push: true });
+  await show();
+  if (focus) panel.focus();
   else if (focused?.startsWith("tab-")) document.getElementById(`tab-${view}`)?.focus();
 }
 
@@ -88,14 +94,14 @@ async function start() {
   }
   select.replaceChildren(...models.map(model => element("option", { value: model.id }, model.id)));
   select.closest("label").hidden = models.length < 2;
-  show();
   announce(`${models.length} model${models.length === 1 ? "" : "s"}`);
+  await show();
 }
 
 select.addEventListener("change", () => {
-  const next = models.find(model => model.id === select.value), { view } = currentView();
-  navigate(next.id, next.verbs.includes(view) ? view : Object.keys(VIEWS).find(verb => next.verbs.includes(verb)));
+  const next = models.find(model => model.id === select.value), views = viewsOf(next, models);
+  navigate(next.id, views.includes(current.view) ? current.view : views[0]);
 });
-addEventListener("popstate", () => { if (models.length && location.hash !== shownHash) show(); });
+addEventListener("popstate", () => { if (models.length) show(); });
 initTheme(document.getElementById("theme"));
 start();

@@ -8,23 +8,29 @@ import { imageInput } from "./image_input.js";
 import { matrix } from "./matrix.js";
 import { drawOverlay, loadImage, pngUrl, toGrid } from "./overlay.js";
 import { thumbnails } from "./thumbnails.js";
-import { createView } from "./view.js";
+import { createView, offerCopies } from "./view.js";
 
 export const attention = { name: "Attention", open };
 const KINDS = { cross: "translation to sentence", encoder: "within the sentence", decoder: "within the translation" };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
 
 function open(panel, context) {
-  const { model, initial } = context;
-  const { form, result, faithfulness } = createView(panel, context, { action: "Show attention", busy: "Recording …", resultLabel: "the heads" });
-  const readInput = inputFields(form, context);
+  const { model } = context;
+  const view = createView(panel, context, { action: "Show attention", busy: "Recording …", resultLabel: "the heads" }), { form, result, faithfulness } = view;
+  const { ready, read: readInput } = inputFields(form, context);
   const kind = model.attention_kinds.length
-    ? form.choice("attention", model.attention_kinds.map(value => ({ value, name: `${value}: ${KINDS[value]}` }))) : null;
+    ? form.choice("attention", model.attention_kinds.map(value => ({ value, name: `${value}: ${KINDS[value]}` })), { name: "kind" }) : null;
+  let shown = () => ({});
+  offerCopies(view, context, () => {
+    const options = { ...withoutEmpty({ kind: kind?.value }), ...shown() };
+    return { verb: "show", inputs: [readInput().text], options: { ...options, out: "attention.svg" }, python: { inputs: [readInput().text], options },
+      print: 'result.save("attention.svg")' };
+  });
   form.onSubmit(async signal => {
     const input = readInput(), request = { model: model.id, ...input, ...withoutEmpty({ kind: kind?.value }) };
     const maps = await fetchAllLayers(request, signal), image = maps.image ? await loadImage(pngUrl(maps.image)) : null;
     result.replaceChildren();
-    showHeads(result, maps, image, request);
+    shown = showHeads(result, maps, image, request, context);
     announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
     if (model.task === "contrastive") {
       faithfulness.showMessage(model.verbs.includes("match") ? "How well an image supports a text is explained in the view Match labels."
@@ -32,29 +38,27 @@ function open(panel, context) {
     } else if (model.task === "masked" && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
       faithfulness.showMessage("Write [MASK] in place of a word: what the model predicts there is then explained.");
     } else faithfulness.explain(input);
-  });
+  }, { start: ready });
   kind?.addEventListener("change", () => { if (result.childNodes.length) form.submit(); });
-  if (initial.text || initial.image) form.submit();
 }
 
-// Add a field for a text or an image, or both with a choice between them; the returned function reads the input.
+// Add a field for a text or an image, or both with a choice between them. Returns whether there is an input, and a function
+// that reads it.
 function inputFields(form, context) {
-  const { model, initial } = context, both = model.inputs.length > 1;
+  const { model, examples } = context, both = model.inputs.length > 1;
   const choice = both ? form.choice("input", [{ value: "text", name: "text" }, { value: "image", name: "image" }]) : null;
-  const text = model.inputs.includes("text") ? form.text("Text", { value: initial.text, example: EXAMPLE }) : null;
+  const text = model.inputs.includes("text") ? form.text("Text", { example: examples.text[0] ?? EXAMPLE }) : null;
   const image = model.inputs.includes("image") ? imageInput(form, context) : null;
-  if (initial.image) image.value = initial.image;
   const selected = () => choice ? choice.value : model.inputs[0];
   const update = () => {
     text.closest(".field").hidden = selected() !== "text";
     image.box.hidden = selected() !== "image";
   };
   if (both) {
-    if (initial.image) choice.value = "image";
     choice.addEventListener("change", update);
     update();
   }
-  return () => selected() === "text" ? { text: text.read() } : { image: image.read() };
+  return { ready: selected() === "text" || image.ready, read: () => selected() === "text" ? { text: text.read() } : { image: image.read() } };
 }
 
 // Fetch all layers and heads; layer by layer where they are too many for one response.
@@ -78,8 +82,11 @@ async function fetchAllLayers(request, signal) {
   }
 }
 
-function showHeads(result, maps, image, request) {
-  const state = { layer: maps.sharpest_layer, head: 0, tab: image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines", allHeads: false };
+// Show the head that the address names, by default the first of the sharpest layer; return a function that says what is shown.
+function showHeads(result, maps, image, request, { state: kept, remember }) {
+  const place = (numbers, name, fallback) => numbers.includes(Number(kept[name])) ? numbers.indexOf(Number(kept[name])) : fallback;
+  const state = { layer: place(maps.layers, "layer", maps.sharpest_layer), head: place(maps.heads, "head", 0), allHeads: Boolean(kept.all),
+    tab: kept.panel ?? (image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember };
   const title = element("h2", { "aria-live": "polite" }), boxes = new Map();
   const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
   const drawTab = { Image: box => drawOnImage(box, maps, image, state), Lines: box => drawLines(box, maps, state, draw),
@@ -92,24 +99,34 @@ function showHeads(result, maps, image, request) {
   };
   result.append(element("p", { class: "hint" }, `${maps.name}. ${size}${maps.note ? `; ${maps.note}` : ""}. Select a head by a click or `
     + "with the arrow keys."));
-  const grid = thumbnails(result, maps, (layer, head) => { Object.assign(state, { layer, head }); draw(); });
+  const grid = thumbnails(result, maps, (layer, head) => {
+    if (layer !== state.layer || head !== state.head) remember({ layer: String(maps.layers[layer]), head: String(maps.heads[head]) });
+    Object.assign(state, { layer, head });
+    draw();
+  });
   result.append(title);
   const names = Object.keys(drawTab).filter(name => image || name !== "Image");
-  tabs(result, "views", names.map(name => ({ name, open: box => boxes.set(name, box), selected: () => { state.tab = name; draw(); } })), state.tab);
+  tabs(result, "views", names.map(name => ({ name, open: box => boxes.set(name, box), selected: () => { state.tab = name; draw(); } })),
+    { first: state.tab, onChoose: panel => remember({ panel }) });
   grid.select(state.layer, state.head);
-  const selectedHead = format => ({ ...request, format, view: state.tab === "Lines" ? "heads" : "matrix", layers: [maps.layers[state.layer]],
-    ...(state.allHeads && state.tab === "Lines" ? {} : { heads: [maps.heads[state.head]] }) });
+  const shown = () => ({ view: state.tab === "Lines" ? "heads" : "matrix", layer: maps.layers[state.layer],
+    head: state.allHeads && state.tab === "Lines" ? undefined : maps.heads[state.head] });
+  const selectedHead = format => {
+    const { view, layer, head } = shown();
+    return { ...request, format, view, layers: [layer], ...(head ? { heads: [head] } : {}) };
+  };
   downloadButtons(result, `${request.model}-heads`, [["SVG", "svg", () => selectedHead("svg")], ["PNG", "png", () => selectedHead("png")],
     [".attn (all heads)", "attn", () => ({ ...request, format: "attn" })]]);
+  return shown;
 }
 
 function drawLines(box, maps, state, draw) {
-  const update = () => { state.allHeads = checkbox.checked; draw(); box.querySelector("input").focus(); };
+  const update = () => { state.allHeads = checkbox.checked; state.remember({ all: checkbox.checked ? "yes" : undefined }); draw(); box.querySelector("input").focus(); };
   const checkbox = element("input", { type: "checkbox", onchange: update });
   checkbox.checked = state.allHeads;
   if (maps.heads.length > 1) box.append(element("label", { class: "check" }, checkbox, `all ${maps.heads.length} heads of this layer`));
   const heads = (state.allHeads ? range(maps.heads.length) : [state.head]).map(h => [`head ${maps.heads[h]}`, maps.weights[state.layer][h]]);
-  headLines(box, { queries: maps.queries, keys: maps.keys, name: maps.name, heads });
+  headLines(box, { queries: maps.queries, keys: maps.keys, name: maps.name, heads, kept: state.token, onPin: i => { state.token = i ?? -1; state.remember({ token: i === null ? undefined : String(i + 1) }); } });
 }
 
 // The attention of one query over the image; the patches are the last of the keys.

@@ -7,30 +7,33 @@ import { readFields, withoutEmpty } from "./form.js";
 import { imageInput } from "./image_input.js";
 import { drawOverlay, loadImage, pngUrl } from "./overlay.js";
 import { tokenList } from "./token_list.js";
-import { beamFields, createView, linkToAttention, samplingFields, showAlternatives } from "./view.js";
+import { beamFields, createView, linkToAttention, offerCopies, pinnedToken, samplingFields, showAlternatives } from "./view.js";
 
 export const caption = { name: "Caption", open };
 
 function open(panel, context) {
   const { model } = context;
-  const { form, result, faithfulness } = createView(panel, context, { action: "Caption", busy: "Captioning …", resultLabel: "the caption" });
+  const view = createView(panel, context, { action: "Caption", busy: "Captioning …", resultLabel: "the caption" });
+  const { form, result, faithfulness } = view;
   const imageField = imageInput(form, context), readBeam = beamFields(form, model, "captions"), sampling = samplingFields(form);
+  offerCopies(view, context, () => ({ verb: "caption", inputs: [undefined], options: { ...readBeam(), ...readFields(sampling) },
+    print: "print(result[0][0].text)" }));
   form.onSubmit(async signal => {
     const image = imageField.read(), request = { model: model.id, image, ...readBeam(), ...readFields(sampling), attention: model.has_attention };
     const { results: [best] } = await post("caption", request, signal);
     const resized = best.attention ? await loadImage(pngUrl(best.attention.image)) : null;
     const explain = word => faithfulness.explain(withoutEmpty({ image, word: word === undefined ? undefined : String(word + 1) }));
     result.replaceChildren();
-    if (resized && best.attention.words.length) showWordAttention(result, best, resized, explain, model);
+    if (resized && best.attention.words.length) showWordAttention(result, best, resized, explain, context);
     else result.append(element("p", { class: "text" }, best.text || "(empty)"));
     showAlternatives(result, best.alternatives);
-    linkToAttention(result, context, { image }, "All attention heads for this image");
+    linkToAttention(result, context, {}, "All attention heads for this image");
     announce(`Caption: ${best.text}`);
-    explain();
-  });
+    if (!context.state.token) explain();
+  }, { start: imageField.ready });
 }
 
-function showWordAttention(result, best, image, explain, model) {
+function showWordAttention(result, best, image, explain, context) {
   const { words, maps, name } = best.attention, wordCount = best.text.split(/\s+/).filter(Boolean).length;
   const canvas = element("canvas", { class: "overlay", role: "img" }), readout = element("p", { class: "readout", "aria-live": "polite" });
   const onPoint = (i, pinned) => {
@@ -47,11 +50,12 @@ function showWordAttention(result, best, image, explain, model) {
     return element("button", { type: "button", class: "frame", tabindex: -1, "aria-label": `pin ${words[i]}`,
       onclick: () => list.pin(i) }, small, element("span", {}, visibleToken(words[i])));
   });
-  const list = tokenList(result, words, { label: "the caption", name: "words target", onPoint });
+  const list = tokenList(result, words, { label: "the caption", name: "words target", onPoint, ...pinnedToken(context) });
   result.append(readout, canvas, element("div", { class: "frames", role: "group", "aria-label": "the attention of each word" }, ...frames),
     element("p", { class: "hint" }, name));
   onPoint(null);
-  downloadButtons(result, `${model.id}-caption`, [["PNG of this word", "png", () => canvasToPng(canvas)],
+  list.restore();
+  downloadButtons(result, `${context.model.id}-caption`, [["PNG of this word", "png", () => canvasToPng(canvas)],
     ["PNG of all words", "png", () => canvasToPng(contactSheet(image, words, maps))]]);
 }
 

@@ -4,17 +4,20 @@ import { bars } from "./bars.js";
 import { announce, element, formatProbability } from "./dom.js";
 import { withoutEmpty } from "./form.js";
 import { imageInput } from "./image_input.js";
-import { createView, linkToAttention } from "./view.js";
+import { createView, linkToAttention, offerCopies } from "./view.js";
 
 export const classify = { name: "Classify", open };
+const EXAMPLE = "A quiet film that stays with you.";
 
 function open(panel, context) {
-  const { model, initial } = context, readsText = model.inputs.includes("text"), explained = model.verbs.includes("explain");
+  const { model, examples } = context, readsText = model.inputs.includes("text"), explained = model.verbs.includes("explain");
   const action = model.labels.length ? "Classify" : "Score";
-  const { form, result, faithfulness } = createView(panel, context, { action, busy: "Reading …", resultLabel: "the labels" });
-  const text = readsText ? form.text("Text", { value: initial.text, hint: "For a text pair, separate the two by a tab." }) : null;
+  const view = createView(panel, context, { action, busy: "Reading …", resultLabel: "the labels" }), { form, result, faithfulness } = view;
+  const text = readsText ? form.text("Text", { example: examples.text[0] ?? EXAMPLE, hint: "For a text pair, separate the two by a tab." }) : null;
   const image = readsText ? null : imageInput(form, context);
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
+  offerCopies(view, context, () => ({ verb: "classify", inputs: [text?.read()], options: withoutEmpty({ task: task?.value }),
+    print: "print(result[0])" }));
   form.onSubmit(async signal => {
     const input = text ? { text: text.read() } : { image: image.read() };
     const { results: [prediction] } = await post("classify", { model: model.id, ...input, ...withoutEmpty({ task: task?.value }) }, signal);
@@ -26,6 +29,5 @@ function open(panel, context) {
     linkToAttention(result, context, input, "All attention heads");
     if (labels.length) announce(`${labels[0].label}, probability ${formatProbability(labels[0].probability)}`);
     faithfulness.explain(input);
-  });
-  if (initial.text && text) form.submit();
+  }, { start: text || image.ready });
 }

@@ -3,20 +3,23 @@ import { post } from "./api.js";
 import { bars } from "./bars.js";
 import { announce, element, visibleToken } from "./dom.js";
 import { readFields } from "./form.js";
-import { createView, linkToAttention } from "./view.js";
+import { createView, linkToAttention, maskWord, offerCopies } from "./view.js";
 
 export const fill = { name: "Fill mask", open };
 const MASK = "[MASK]";
 
 function open(panel, context) {
-  const { form, result, faithfulness } = createView(panel, context, { action: "Fill in", busy: "Filling in …", resultLabel: "the completed text" });
-  const text = form.text(`Text with ${MASK}`, { value: context.initial.text, example: `The ${MASK} waited in the ${MASK}.`,
+  const view = createView(panel, context, { action: "Fill in", busy: "Filling in …", resultLabel: "the completed text" });
+  const { form, result, faithfulness } = view, example = context.examples.text[0];
+  if (context.state.text && !context.state.text.includes(MASK)) context.state.text = maskWord(context.state.text);
+  const text = form.text(`Text with ${MASK}`, { example: example ? maskWord(example) : `The ${MASK} waited in the ${MASK}.`,
     hint: `${MASK} stands for a missing word.` });
   const fields = { number: form.number("number", { min: 1, max: 100, value: 8, hint: "of candidates per mask" }) };
   form.actions.insertBefore(element("button", { type: "button", onclick: () => {
     text.setRangeText(MASK, text.selectionStart, text.selectionEnd, "end");
     text.focus();
   } }, `Insert ${MASK}`), form.stop);
+  offerCopies(view, context, () => ({ verb: "fill", inputs: [text.read()], options: readFields(fields), print: "print(result[0].text)" }));
   form.onSubmit(async signal => {
     const request = { model: context.model.id, text: text.read(), ...readFields(fields) };
     const { results: [filled] } = await post("fill", request, signal), parts = request.text.split(MASK);

@@ -1,11 +1,13 @@
-// An input form: fields, a submit and a stop button, an error line; and a tab bar for alternative views of one result.
+// An input form: fields that the address holds, a submit and a stop button, an error line; and a tab bar for alternative views.
 import { ApiError } from "./api.js";
 import { announce, element, uniqueId } from "./dom.js";
 
 export class Form {
-  constructor(parent, { action, closed, busy = "Working …" }) {
+  constructor(parent, { action, context, busy = "Working …" }) {
     this.busy = busy;
+    this.context = context;
     this.running = null;
+    this.bound = [];                                  // [name in the address, field, default value]
     this.fields = element("div", { class: "fields" });
     this.more = element("details", { class: "more" }, element("summary", {}, "Options"));
     this.options = element("div", { class: "options" });
@@ -19,8 +21,30 @@ export class Form {
     this.node = element("form", { class: "form", novalidate: true, onsubmit: event => { event.preventDefault(); this.submit(); },
       onkeydown: event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.submit(); } } },
       this.fields, this.more, this.actions, this.error);
+    this.node.addEventListener("input", () => this.setStale(true));
     parent.append(this.node);
-    closed.addEventListener("abort", () => this.cancel());
+    context.closed.addEventListener("abort", () => this.cancel());
+  }
+
+  // Dim what is shown below: it belongs to other inputs than those in the form.
+  setStale(stale) {
+    this.node.classList.toggle("stale", stale);
+  }
+
+  // Give a field the value that the address has for it, else its default; a submit writes it there.
+  bind(name, field, fallback) {
+    if (name) this.bound.push([name, field, String(fallback ?? "")]);
+    const kept = name ? this.context.state[name] : undefined;
+    if (kept !== undefined && kept !== fallback) this.more.open = this.more.open || this.options.contains(field);
+    if (kept !== undefined || fallback !== undefined) field.value = kept ?? fallback;
+    return field;
+  }
+
+  // Write the fields to the address; another text has other tokens, of which none is selected.
+  saveState(push) {
+    const values = Object.fromEntries(this.bound.map(([name, field, fallback]) => [name, field.value === fallback ? undefined : field.value]));
+    const other = push && values.text !== this.context.state.text;
+    this.context.remember({ ...values, ...(other ? { token: undefined } : {}) }, { push });
   }
 
   labelled(label, field, { hint, wide = true } = {}) {
@@ -35,9 +59,11 @@ export class Form {
   }
 
   // Add a text area; when it is empty, `read` fills in and returns the example.
-  text(label, { value = "", example = "", rows = 2, hint } = {}) {
-    const field = element("textarea", { rows, placeholder: example, spellcheck: "false", autocapitalize: "off", value });
+  text(label, { name = "text", example = "", rows = 2, hint } = {}) {
+    const field = element("textarea", { rows, placeholder: example, spellcheck: "false", autocapitalize: "off" });
     this.fields.append(this.labelled(label, field, { hint }));
+    this.bind(name, field);
+    field.addEventListener("focus", () => { if (field.value === example) field.select(); });     // typing replaces an example
     field.read = () => {
       if (!field.value.trim() && example) field.value = example;
       return field.value;
@@ -45,17 +71,22 @@ export class Form {
     return field;
   }
 
-  line(label, { value = "", example = "", option = false, hint } = {}) {
-    const field = element("input", { type: "text", placeholder: example, value, autocapitalize: "off", spellcheck: "false" });
+  line(label, { name, value, example = "", option = false, hint } = {}) {
+    const field = element("input", { type: "text", placeholder: example, autocapitalize: "off", spellcheck: "false" });
     this.place(this.labelled(label, field, { hint, wide: !option }), option);
-    return field;
+    field.read = () => {
+      if (!field.value.trim() && example) field.value = example;
+      return field.value;
+    };
+    return this.bind(name, field, value);
   }
 
   // Add a number among the options; `read` checks it and returns undefined when it is empty.
-  number(label, { value = "", min, max, step = 1, hint } = {}) {
+  number(label, { name = label.replaceAll(/[ -]/g, "_"), value = "", min, max, step = 1, hint } = {}) {
     const inputmode = step === 1 ? "numeric" : "decimal";
-    const field = element("input", { type: "number", min, max, step, value, inputmode });
+    const field = element("input", { type: "number", min, max, step, inputmode });
     this.place(this.labelled(label, field, { hint, wide: false }), true);
+    this.bind(name, field, value);
     field.read = () => {
       const text = field.value.trim();
       if (field.validity.badInput) throw new ApiError(`${label}: enter a number.`);
@@ -68,10 +99,11 @@ export class Form {
     return field;
   }
 
-  choice(label, names, { value, option = false } = {}) {
+  choice(label, names, { name = label, value = names[0]?.value ?? names[0], option = false } = {}) {
     const field = element("select", {}, ...names.map(item => element("option", { value: item.value ?? item }, item.name ?? item)));
-    if (value !== undefined) field.value = value;
     this.place(this.labelled(label, field, { wide: false }), option);
+    this.bind(name, field, value);
+    if (field.selectedIndex < 0) field.value = value;               // the address names something that this model does not have
     return field;
   }
 
@@ -80,9 +112,11 @@ export class Form {
     (option ? this.options : this.fields).append(box);
   }
 
-  // Set the function that a submit runs; its argument is an AbortSignal, raised when the user stops or leaves.
-  onSubmit(work) {
+  // Set the function that a submit runs, and run it at once, if there is an input. Its argument is an AbortSignal, raised when
+  // the user stops or leaves; it reads the fields before it waits for anything.
+  onSubmit(work, { start = true } = {}) {
     this.work = work;
+    if (start) this.submit({ push: false });
   }
 
   cancel() {
@@ -94,19 +128,23 @@ export class Form {
     this.error.textContent = message ?? "";
   }
 
-  async submit() {
+  // Run the work. `push`: Back returns to the state before this submit.
+  async submit({ push = true } = {}) {
     this.cancel();
     const current = this.running = new AbortController();
     this.showError(null);
-    this.node.classList.remove("failed");
+    this.setStale(true);
     this.stop.hidden = false;
     this.state.textContent = this.busy;
     this.node.setAttribute("aria-busy", "true");
     try {
-      await this.work(current.signal);
+      const working = this.work(current.signal);
+      this.saveState(push);
+      await working;
+      this.setStale(false);
     } catch (error) {
       if (error.name === "AbortError") { announce("Stopped."); return; }
-      this.node.classList.toggle("failed", !error.partial);     // grey out the result below: it belongs to an earlier request
+      this.setStale(!error.partial);
       if (error instanceof ApiError) this.showError(error.message);
       else { this.showError("The page could not show this result; see the browser's console."); console.error(error); }
     } finally {
@@ -127,8 +165,8 @@ export const withoutEmpty = fields => Object.fromEntries(Object.entries(fields).
 
 export const readFields = fields => withoutEmpty(Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.read()])));
 
-// Add a tab bar; each tab is built when it is first opened.
-export function tabs(parent, label, list, first) {
+// Add a tab bar; each tab is built when it is first opened. `onChoose(name)` hears of the user's choices.
+export function tabs(parent, label, list, { first, onChoose } = {}) {
   const bar = element("div", { class: "tabs", role: "tablist", "aria-label": label }), boxes = new Map();
   const body = element("div", { class: "tab-panel", role: "tabpanel" });
   const buttons = list.map(({ name, open, selected }, i) => element("button", { type: "button", role: "tab", id: uniqueId("tab"), onclick: () => {
@@ -139,6 +177,7 @@ export function tabs(parent, label, list, first) {
     body.replaceChildren(box);
     if (!opened) open(box);
     selected?.();
+    if (bar.isConnected) onChoose?.(name);
   } }, name));
   buttons.forEach((button, i) => button.addEventListener("keydown", event => {
     const target = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: buttons.length - 1 }[event.key];
@@ -149,6 +188,7 @@ export function tabs(parent, label, list, first) {
     next.click();
   }));
   bar.append(...buttons);
-  parent.append(bar, body);
+  parent.append(body);
   buttons[Math.max(0, list.findIndex(item => item.name === first))].click();
+  body.before(bar);
 }

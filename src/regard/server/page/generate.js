@@ -5,9 +5,10 @@ import { announce, clamp, element, formatProbability, visibleToken } from "./dom
 import { topIndices } from "./drawing.js";
 import { readFields, withoutEmpty } from "./form.js";
 import { alignTokens, tokenList } from "./token_list.js";
-import { attentionDownloads, createView, linkToAttention, samplingFields } from "./view.js";
+import { attentionDownloads, createView, linkToAttention, offerCopies, pinnedToken, samplingFields } from "./view.js";
 
 export const generate = { name: "Generate", open };
+const PROMPT_WORDS = 4;                               // of an example
 const ANNOUNCE_EVERY = 2500;                          // milliseconds between messages to screen readers
 
 // Underline unlikely tokens: the lower the probability, the stronger the tint.
@@ -15,25 +16,28 @@ const tintByProbability = (node, probability) =>
   node.style.setProperty("--tint-strength", `${Math.round(46 * (1 - clamp(probability, 0, 1)))}%`);
 
 function open(panel, context) {
-  const { model, initial } = context;
-  const { form, result, faithfulness } = createView(panel, context, { action: "Generate", busy: "Generating …", resultLabel: "the text" });
-  const prompt = form.text("Prompt", { value: initial.text, rows: 3, example: "Once upon a time" });
+  const { model, examples } = context;
+  const view = createView(panel, context, { action: "Generate", busy: "Generating …", resultLabel: "the text" }), { form, result, faithfulness } = view;
+  const prompt = form.text("Prompt", { rows: 3, example: examples.text[0]?.split(" ").slice(0, PROMPT_WORDS).join(" ") ?? "Once upon a time" });
   const fields = { max_tokens: form.number("max tokens", { min: 1, max: 2048, value: 60 }),
     ...samplingFields(form, { temperature: 0.8, top_p: 0.95 }),
     repetition_penalty: form.number("repetition penalty", { min: 0.001, max: 1000, step: "any", value: 1 }) };
   if (model.has_attention) Object.assign(fields, { layer: form.number("layer", { min: 1, max: 1000, hint: "empty: the sharpest" }),
     head: form.number("head", { min: 1, max: 1000, hint: "empty: the mean" }) });
+  offerCopies(view, context, () => {
+    const { layer, head, ...options } = readFields(fields);
+    return { verb: "generate", inputs: [prompt.read()], options, print: "print(result[0].text)" };
+  });
   form.onSubmit(async signal => {
     const request = { model: model.id, prompt: prompt.read(), ...readFields(fields) };
     faithfulness.showMessage("When the text is complete, its first token is explained; pin another to explain that one.");
-    const { response, events } = await streamText(result, { ...request, attention: model.has_attention }, signal);
+    const { response, events } = await streamText(form, result, { ...request, attention: model.has_attention }, signal);
     if (response) showText(result, response.results[0], request, events, context, faithfulness);
   });
-  if (initial.text) form.submit();
 }
 
 // Show tokens as they arrive. When the user stops the stream, `response` is null and the partial text stays.
-async function streamText(result, request, signal) {
+async function streamText(form, result, request, signal) {
   const text = element("div", { class: "words verbatim streaming", "aria-busy": "true" }, element("span", { class: "muted" }, request.prompt));
   const readout = element("p", { class: "readout" }), events = [];
   let announced = 0, last = performance.now();
@@ -42,6 +46,7 @@ async function streamText(result, request, signal) {
     announced = events.length; last = performance.now();
   };
   result.replaceChildren(text, readout);
+  form.setStale(false);
   announce("Generating.");
   try {
     const response = await stream("generate", request, event => {
@@ -95,15 +100,16 @@ function showText(result, generated, request, events, context, faithfulness) {
   const source = promptTokens.length
     ? alignedTokenList(result, promptTokens, alignTokens(request.prompt, promptTokens), { label: "the prompt", name: "words source" }) : null;
   if (!source && request.prompt) result.append(element("p", { class: "words source verbatim" }, request.prompt));
-  const text = alignedTokenList(result, steps.map(step => step.token), spans, { label: "the generated text", name: "words target", onPoint });
+  const text = alignedTokenList(result, steps.map(step => step.token), spans, { label: "the generated text", name: "words target", onPoint, ...pinnedToken(context) });
   text.nodes.forEach((node, i) => { node.classList.add("tinted"); tintByProbability(node, steps[i].probability); });
   readout.textContent = instructions;
   result.append(readout, alternatives);
   if (attention) result.append(element("p", { class: "hint" }, attention.name + (attention.note ? `; ${attention.note}` : "")));
   if (attention) attentionDownloads(result, `${context.model.id}-text`, { model: context.model.id, text: generated.text });
   if (generated.text) linkToAttention(result, context, { text: generated.text }, "All attention heads for this text");
-  if (steps.length) explain(0);
-  else faithfulness.explain({ text: request.prompt });
+  text.restore();
+  if (steps.length && !context.state.token) explain(0);
+  else if (!steps.length) faithfulness.explain({ text: request.prompt });
 }
 
 // Show tokens with the spaces of their text where they can be aligned with it; special tokens are small.

@@ -5,8 +5,8 @@ import { barWidth, heaviestAtWords, heaviestLines, meanOfWord, paintBars, stroke
 import { tileMap } from "./matrix.js";
 import { tokenList } from "./token_list.js";
 
-// Draw `heads`, a list of [name, weights].
-export function headLines(parent, { queries, keys, heads, name: attentionName }) {
+// Draw `heads`, a list of [name, weights]. `kept` is the query pinned at first; `onPin` follows it.
+export function headLines(parent, { queries, keys, heads, name: attentionName, kept, onPin }) {
   const maps = heads.map(([name, weights]) => ({ name, ...tileMap({ rows: queries, columns: keys, weights }) }));
   const { rows, columns } = maps[0], [T, S] = [rows.length, columns.length], longest = Math.max(T, S);
   const step = longest <= 30 ? 26 : longest <= 80 ? 20 : 15;
@@ -24,7 +24,7 @@ export function headLines(parent, { queries, keys, heads, name: attentionName })
       + (topIndices(sums).map(j => `${others[j]} ${formatProbability(sums[j])}`).join(", ") || "nothing above 0.02") : instructions;
     paint();
   };
-  const left = tokenList(box, rows, { label: `queries: ${attentionName}`, name: "column", onPoint: pointAt(0) });
+  const left = tokenList(box, rows, { label: `queries: ${attentionName}`, name: "column", onPoint: pointAt(0), onPin, kept });
   const canvas = element("canvas", { "aria-hidden": "true" });
   box.append(canvas);
   const right = tokenList(box, columns, { label: "keys", name: "column", onPoint: pointAt(1) });
@@ -52,5 +52,6 @@ export function headLines(parent, { queries, keys, heads, name: attentionName })
   const scroll = element("div", { class: "scroll tall", tabindex: longest > 24 ? 0 : null }, box);
   parent.append(scroll, readout);
   paintOnThemeChange(canvas, paint);
+  left.restore();
   new ResizeObserver(() => { if (canvas.isConnected) paint(); }).observe(scroll);
 }

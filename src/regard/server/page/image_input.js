@@ -1,7 +1,7 @@
 // An image input: dropped, pasted or chosen; downscaled in the browser where it is too large to send.
 import { ApiError } from "./api.js";
 import { announce, element, uniqueId } from "./dom.js";
-import { loadImage } from "./overlay.js";
+import { loadImage, pngUrl } from "./overlay.js";
 
 const MEDIA_TYPES = ["image/png", "image/jpeg", "image/webp"], MAX_BYTES = 4_000_000, MAX_PIXELS = 8_000_000, MAX_SIDE = 1600;
 
@@ -32,8 +32,21 @@ async function prepareImage(file) {
   return canvas.toDataURL(large ? "image/jpeg" : "image/png", 0.92);
 }
 
-// Add a drop zone to a form; a new image submits the form.
-export function imageInput(form, { closed }) {
+// The last image, kept while the tab is open: it is too large for the address.
+const STORAGE_KEY = "regard-image";
+let last = storedImage();
+
+function storedImage() {
+  try { return JSON.parse(sessionStorage.getItem(STORAGE_KEY)); } catch { return null; }
+}
+
+function storeImage(url, name) {
+  last = { url, name };
+  try { sessionStorage.setItem(STORAGE_KEY, JSON.stringify(last)); } catch { /* too large, or a private window */ }
+}
+
+// Add a drop zone to a form; a new image submits the form. It opens with the last image, else with an example.
+export function imageInput(form, { closed, examples }) {
   const input = element("input", { type: "file", accept: "image/*", id: uniqueId("image"), class: "hidden", tabindex: -1 });
   const preview = element("img", { alt: "", hidden: true });
   const caption = element("span", { class: "muted" }, "Drop an image here, paste one, or");
@@ -57,6 +70,7 @@ export function imageInput(form, { closed }) {
       return form.showError(error.message);
     }
     show(file.name || "a pasted image");
+    storeImage(image, caption.textContent);
     announce(`${caption.textContent} is loaded.`);
     form.submit();
   };
@@ -73,9 +87,11 @@ export function imageInput(form, { closed }) {
   // a file dropped beside the zone must not replace the page
   for (const name of ["dragover", "drop"]) addEventListener(name, event => event.preventDefault(), { signal: closed });
   form.fields.append(box);
+  const opened = last ?? (examples.images.length ? { url: pngUrl(examples.images[0]), name: "an example" } : null);
+  if (opened) { image = opened.url; show(opened.name); }
   return {
     box,
-    set value(url) { image = url; show("the same image"); },
+    ready: Boolean(opened),
     read() {
       if (!image) throw new ApiError("There is no image yet: drop one into the field above, or choose a file.");
       return image;

@@ -16,8 +16,8 @@ export function alignTokens(text, tokens) {
 }
 
 // Show tokens as a row of words. `onPoint(index or null, pinned)` is called on hover, focus and click; a click pins a token.
-// With `verbatim`, tokens carry their own spaces.
-export function tokenList(parent, tokens, { label, name = "words", onPoint, verbatim = false, tooltip } = {}) {
+// With `verbatim`, tokens carry their own spaces. `onPin(index or null)` follows the pinned token; `restore()` pins the `kept` one.
+export function tokenList(parent, tokens, { label, name = "words", onPoint, onPin, kept, verbatim = false, tooltip } = {}) {
   const box = element("div", { class: verbatim ? `${name} verbatim` : name, role: "group", "aria-label": label });
   let pinned = null, weights = null;
   const nodes = tokens.map((token, i) => {
@@ -36,6 +36,7 @@ export function tokenList(parent, tokens, { label, name = "words", onPoint, verb
   const pin = i => {
     pinned = pinned === i ? null : i;
     nodes.forEach((node, j) => node.setAttribute("aria-pressed", String(pinned === j)));
+    onPin?.(pinned);
     point(i);
   };
   if (onPoint) {
@@ -55,6 +56,7 @@ export function tokenList(parent, tokens, { label, name = "words", onPoint, verb
   paintOnThemeChange(box, () => nodes.forEach((node, i) => shade(node, weights?.[i])));
   return {
     nodes, pin, highlight,
+    restore() { if (kept in nodes) pin(kept); },
     shade(values) {
       weights = values;
       nodes.forEach((node, i) => shade(node, weights?.[i]));

@@ -7,32 +7,35 @@ import { downloadButtons, svgToFile } from "./download.js";
 import { readFields, tabs, withoutEmpty } from "./form.js";
 import { matrix } from "./matrix.js";
 import { tokenList } from "./token_list.js";
-import { attentionDownloads, beamFields, createView, linkToAttention, samplingFields, showAlternatives } from "./view.js";
+import { attentionDownloads, beamFields, createView, linkToAttention, offerCopies, pinnedToken, samplingFields, showAlternatives } from "./view.js";
 
 export const translate = { name: "Translate", open };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
 
 function open(panel, context) {
-  const { model, initial } = context;
-  const { form, result, faithfulness } = createView(panel, context, { action: "Translate", busy: "Translating …", resultLabel: "the translation" });
-  const text = form.text(model.tasks.length ? "Text" : "Sentence", { value: initial.text, example: EXAMPLE });
+  const { model, examples } = context;
+  const view = createView(panel, context, { action: "Translate", busy: "Translating …", resultLabel: "the translation" });
+  const { form, result, faithfulness } = view;
+  const text = form.text(model.tasks.length ? "Text" : "Sentence", { example: examples.text[0] ?? EXAMPLE });
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
   const readBeam = beamFields(form, model, "translations"), sampling = samplingFields(form);
+  const options = () => ({ ...readBeam(), ...readFields(sampling), ...withoutEmpty({ task: task?.value }) });
+  offerCopies(view, context, () => ({ verb: "translate", inputs: [text.read()], options: options(), print: "print(result[0].text)",
+    python: { inputs: [text.read()] } }));
   form.onSubmit(async signal => {
-    const request = { model: model.id, text: text.read(), ...readBeam(), ...readFields(sampling), ...withoutEmpty({ task: task?.value }) };
+    const request = { model: model.id, text: text.read(), ...options() };
     const { results: [best] } = await post("translate", { ...request, alignment: model.has_attention }, signal);
     result.replaceChildren();
     const explain = word => faithfulness.explain(withoutEmpty({ text: request.text, word: word === undefined ? undefined : String(word + 1) }));
     showTranslation(result, best, request, context, explain);
     announce(`Translation: ${best.text}`);
-    explain();
+    if (!context.state.token) explain();
   });
-  if (initial.text) form.submit();
 }
 
 function showTranslation(result, best, request, context, explain) {
   const { model } = context, alignment = best.alignment?.target.length ? best.alignment : null, views = [];
-  if (alignment) showAlignment(result, best, alignment, explain);
+  if (alignment) showAlignment(result, best, alignment, explain, context);
   else result.append(element("p", { class: "text" }, best.text || "(empty)"));
   result.append(element("p", { class: "hint" }, `log-probability ${formatNumber(best.log_probability)}, score ${formatNumber(best.score)}`));
   showAlternatives(result, best.alternatives);
@@ -44,7 +47,7 @@ function showTranslation(result, best, request, context, explain) {
     attentionDownloads(box, `${model.id}-alignment`, withoutEmpty({ model: model.id, text: request.text, kind }));
   } });
   if (!request.temperature) views.push({ name: "Beam tree", open: box => showBeamTree(box, request, model) });
-  if (views.length) tabs(result, "views", views);
+  if (views.length) tabs(result, "views", views, { first: context.state.panel, onChoose: panel => context.remember({ panel }) });
   linkToAttention(result, context, { text: request.text }, "All attention heads for this sentence");
 }
 
@@ -64,7 +67,7 @@ async function showBeamTree(box, request, model) {
 }
 
 // Show both sentences; pointing at a target word shades the source words by its weights.
-function showAlignment(result, best, alignment, explain) {
+function showAlignment(result, best, alignment, explain, context) {
   const readout = element("p", { class: "readout", "aria-live": "polite" }), wordCount = best.text.split(/\s+/).filter(Boolean).length;
   const instructions = "Point at a word of the translation; a click pins it and explains it.";
   const source = tokenList(result, alignment.source, { label: "the sentence", name: "words source" });
@@ -75,8 +78,9 @@ function showAlignment(result, best, alignment, explain) {
     readout.textContent = weights ? `${alignment.target[i]} attended to ${top || "nothing above 0.02"}` : instructions;
     if (pinned && i < wordCount) explain(i);
   };
-  const target = tokenList(result, alignment.target, { label: "the translation", name: "words target", onPoint });
+  const target = tokenList(result, alignment.target, { label: "the translation", name: "words target", onPoint, ...pinnedToken(context) });
   result.pointAt = i => { target.highlight(i); onPoint(i, false); };
   readout.textContent = instructions;
   result.append(readout);
+  target.restore();
 }

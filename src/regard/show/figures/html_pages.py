@@ -20,7 +20,6 @@ from regard.show.figures.attention_maps import TINY, AttentionMaps
 
 WEB = Path(__file__).parents[1] / "web"
 SHARED_SCRIPTS = ("colours.js", "drawing.js")
-SHARED_FILES = ("theme.css", *SHARED_SCRIPTS)
 """Used by the server's page too."""
 PAGE_VIEWS = {"heads": "lines", "model": "all heads", "matrix": "matrix", "token": "one token"}
 PAGE_STYLE = """
@@ -208,14 +207,15 @@ def attention_page(
     return script_page(title, body, data, "views.js")
 
 
-def script_page(title: str, body: str, data: Any, script: str, css: str = "") -> str:
-    """Return a self-contained page whose script, a file of show/web, draws the data."""
+def script_page(title: str, body: str, data: Any, script: str, css: str = "", start: str = "") -> str:
+    """Return a self-contained page whose script, a file of show/web, draws the data; `start` calls it, where it is shared with
+    the page of the server."""
     title = style.options().title or title
     encoded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")  # no word can end the script
     content = (
         f'<button id="theme" type="button" hidden></button>\n<h1>{escape(title)}</h1>\n{body}'
         f'<script type="application/json" id="data">{encoded}</script>\n'
-        f'<script type="module">\n{read_scripts(script)}</script>\n'
+        f'<script type="module">\n{read_scripts(script)}{start}</script>\n'
     )
     return html_page(title, PAGE_STYLE + VIEW_STYLE + css, content)
 
@@ -224,6 +224,12 @@ def script_page(title: str, body: str, data: Any, script: str, css: str = "") ->
 def read_scripts(name: str) -> str:
     """Return the shared scripts followed by the one of the page, as one module."""
     return "".join((WEB / part).read_text(encoding="utf-8") for part in (*SHARED_SCRIPTS, "page.js", name))
+
+
+@cache
+def read_css(name: str) -> str:
+    """Return a style sheet of show/web."""
+    return (WEB / name).read_text(encoding="utf-8")
 
 
 def encode_bytes(numbers: np.ndarray) -> str:

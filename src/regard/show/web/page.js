@@ -53,3 +53,5 @@ function scaleLegend(parent, from, to, name, colour = t => colourOf((from + t * 
   make("span", "", formatWeight(to), box);
   make("span", "", name, box);
 }
+
+themeChanged();

@@ -1,8 +1,8 @@
 """Vectors of texts from any layer of an encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -11,12 +11,15 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_inputs
 from regard.decoding.batching import batches_by_length
 from regard.errors import UserError
+from regard.tasks.shared.one_or_many import one_or_many
 
 if TYPE_CHECKING:
     from regard.tasks.base import Run
 
 EMBED_TOKENS, EMBED_TOKENS_CPU = 4096, 1024
 """A CPU is saturated by fewer tokens, and smaller batches have less padding."""
+SHOWN = 6
+"""Numbers of a vector that are printed."""
 POOLS = ("mean", "cls", "words")
 
 
@@ -27,12 +30,30 @@ class EmbeddedText:
     tokens: list[str]
     vectors: np.ndarray
 
+    def __str__(self) -> str:
+        """Return each token with the beginning of its vector."""
+        return "\n".join(
+            f"{token}\t{' '.join(f'{x:.3f}' for x in vector[:SHOWN])}{' …' * (len(vector) > SHOWN)}"
+            for token, vector in zip(self.tokens, self.vectors)
+        )
 
-def embed_texts(run: "Run", texts: Sequence[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-    """Return the vectors of each text in a layer of the encoder; layer 0 is the word embeddings.
+
+@overload
+def embed_texts(run: "Run", texts: str, *, layer: int = -1, pool: str = "mean") -> EmbeddedText: ...  # type: ignore[overload-overlap]
+@overload
+def embed_texts(run: "Run", texts: Iterable[str], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]: ...
+def embed_texts(
+    run: "Run", texts: str | Iterable[str], *, layer: int = -1, pool: str = "mean"
+) -> EmbeddedText | list[EmbeddedText]:
+    """Return the vectors of a text, or of each text of a list, in a layer of the encoder; layer 0 is the word embeddings.
 
     `pool`: one vector per text, the mean of its tokens ("mean") or its first special token ("cls"), or one per word ("words").
     """
+    return one_or_many(texts, lambda several: text_vectors(run, several, layer, pool))
+
+
+def text_vectors(run: "Run", texts: Sequence[str], layer: int, pool: str) -> list[EmbeddedText]:
+    """Return the vectors of each text."""
     if pool not in POOLS:
         raise UserError(f"--pool {pool}: should be {' or '.join(POOLS)}")
     if pool == "cls" and not run._special_tokens.prefix:

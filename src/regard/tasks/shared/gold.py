@@ -92,7 +92,7 @@ def choose_heads(
 
 def align_gold(run: TranslateRun, gold: Sequence[bilingual.SentencePair], kind: str = "cross") -> Iterator[Alignment]:
     """Yield the alignment of each source with its reference."""
-    return run.align([pair.source for pair in gold], [pair.target for pair in gold], kind=kind)
+    return run._align([pair.source for pair in gold], [pair.target for pair in gold], kind=kind)
 
 
 def best_alignment_head(run: TranslateRun) -> tuple[int, int]:

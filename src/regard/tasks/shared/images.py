@@ -1,7 +1,8 @@
 """Images as a user or a dataset gives them, brought to the size that a model reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from regard.errors import UserError
 from regard.recipe import AugmentSettings, ImageTraining
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EmbeddedText
+from regard.tasks.shared.one_or_many import one_or_many
 
 ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
 """A file, the place of its bytes in a file, or the pixels (H, W, 3)."""
@@ -93,8 +95,16 @@ def pooled_positions(run: Run) -> tuple[int, ...] | None:
     return None if settings.pool == "mean" else (0, 1) if settings.distilled == "head" else (0,)
 
 
-def embed_images(run: Run, images: Sequence[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]:
-    """Return a vector of each image in a layer: the mean of its patches ("mean") or the class token ("cls").
+@overload
+def embed_images(run: Run, images: ImageInput, *, layer: int = -1, pool: str = "mean") -> EmbeddedText: ...  # type: ignore[overload-overlap]
+@overload
+def embed_images(run: Run, images: Iterable[ImageInput], *, layer: int = -1, pool: str = "mean") -> list[EmbeddedText]: ...
+def embed_images(
+    run: Run, images: ImageInput | Iterable[ImageInput], *, layer: int = -1, pool: str = "mean"
+) -> EmbeddedText | list[EmbeddedText]:
+    """Return a vector of an image, or of each image of a list, in a layer.
+
+    It is the mean of its patches ("mean") or the class token ("cls").
 
     Layer 0 is the patches with their positions.
     """
@@ -110,7 +120,7 @@ def embed_images(run: Run, images: Sequence[ImageInput], *, layer: int = -1, poo
         states: Tensor = layers[layer].float()
         return states[:, :1] if pool == "cls" else states[:, run.recipe.model.prefix_tokens :].mean(1, keepdim=True)
 
-    return run._images.embed(images, vectors)
+    return one_or_many(images, lambda several: run._images.embed(several, vectors))
 
 
 def resize_images(run: Run, size: tuple[int, int]) -> None:

@@ -31,6 +31,28 @@ class Prediction:
     label: str
     probability: float
 
+    def __str__(self) -> str:
+        return f"{self.label} {self.probability:.3f}"
+
+
+class Classification(tuple[Prediction, ...]):
+    """Every label of one text or image with its probability, the most probable first."""
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        """The most probable label."""
+        return self[0].label
+
+    @property
+    def probability(self) -> float:
+        """The probability of the most probable label."""
+        return self[0].probability
+
+    def __str__(self) -> str:
+        return str(self[0])
+
 
 def write_labels(folder: Path, data: Dataset[Any]) -> list[str]:
     """Write the labels of the training data into a run folder."""
@@ -56,11 +78,11 @@ def label_ids(labels: Sequence[str], examples: Examples, given: Sequence[str]) -
     return np.array([known[label] for label in given])
 
 
-def rank_labels(labels: Sequence[str], logits: Tensor) -> list[list[Prediction]]:
+def rank_labels(labels: Sequence[str], logits: Tensor) -> list[Classification]:
     """Return every label of each row of logits (N, C), the most probable first."""
     p = logits.softmax(-1)
     order = p.argsort(descending=True, stable=True)
-    return [[Prediction(labels[i], float(row[i])) for i in best] for row, best in zip(p, order.tolist())]
+    return [Classification(Prediction(labels[i], float(row[i])) for i in best) for row, best in zip(p, order.tolist())]
 
 
 def labelled_rows(run: Run, examples: LabelledTexts, targets: np.ndarray, training: bool) -> Rows:

@@ -12,6 +12,7 @@ import numpy as np
 
 from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
+from regard.decoding.protocol import require_output
 from regard.decoding.sampling import SamplingParams
 from regard.decoding.streaming import TextStreamer
 from regard.tasks.base import Run
@@ -85,25 +86,36 @@ class TokenListener:
 
 
 def translate_task(
-    run: TranslateRun, text: str, *, place: int = 0, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
+    run: TranslateRun,
+    text: str,
+    *,
+    number: int = 1,
+    place: int = 0,
+    callback: StreamCallback | None = None,
+    **options: Unpack[SearchOptions],
 ) -> DecodingTask:
     """Return the task of translating a text; `place` is its index among all texts that are not empty."""
-    params = search_params(run.recipe.decode, **options)
+    params = search_params(run.recipe.decode, number, **options)
     ids = run._ids([text])
     if not ids[0]:
         return DecodingTask(None, lambda: [Translation("", 0.0, 0.0, [])])
     request = decoding_request(run.tokenizers[1], run._sources(ids, params.max_tokens), params, place, callback)
-    return DecodingTask(request, lambda: run._translations(request.hypotheses))
+    return DecodingTask(request, lambda: run._translations(require_output(request.hypotheses)))
 
 
 def caption_task(
-    run: CaptionRun, image: ImageInput, *, callback: StreamCallback | None = None, **options: Unpack[SearchOptions]
+    run: CaptionRun,
+    image: ImageInput,
+    *,
+    number: int = 1,
+    callback: StreamCallback | None = None,
+    **options: Unpack[SearchOptions],
 ) -> DecodingTask:
     """Return the task of captioning an image."""
-    params = search_params(run.recipe.decode, **options)
+    params = search_params(run.recipe.decode, number, **options)
     sources = run._sources(run._images.decode([image]), params.max_tokens)
     request = decoding_request(run.tokenizers[0], sources, params, 0, callback)
-    return DecodingTask(request, lambda: run._captions(request.hypotheses))
+    return DecodingTask(request, lambda: run._captions(require_output(request.hypotheses)))
 
 
 def decoding_request(

@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+from pydantic import ValidationError
+
 from regard.decoding.batching import SearchParams
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
@@ -14,10 +16,8 @@ class SearchOptions(TypedDict, total=False):
     beam: int | None
     length_penalty: float | None
     max_tokens: int | None
-    number: int
-    """Outputs per input, best first."""
     temperature: float | None
-    """Sample one output instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
+    """Sample instead of searching; `top_k`, `top_p` and `seed` are for sampling."""
     top_k: int
     top_p: float
     seed: int
@@ -25,20 +25,30 @@ class SearchOptions(TypedDict, total=False):
 
 def search_params(
     settings: DecodeSettings,
+    number: int | None = None,
     *,
     beam: int | None = None,
     length_penalty: float | None = None,
     max_tokens: int | None = None,
-    number: int = 1,
     temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
 ) -> SearchParams:
-    """Return how to search: the recipe's settings, overridden by what the caller gave; a temperature samples instead."""
+    """Return how to search for `number` outputs per input: the recipe's settings, overridden by what the caller gave.
+
+    A temperature samples instead.
+    """
+    number = 1 if number is None else number
     given = {"beam": beam, "length_penalty": length_penalty, "max_tokens": max_tokens}
     changed = {name: value for name, value in given.items() if value is not None}
-    settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    try:
+        settings = settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"{problem['loc'][0]} = {problem['input']}: {problem['msg'].lower()}") from None
+    if number < 1:
+        raise UserError(f"number = {number}: must be at least 1")
     if number > settings.beam and temperature is None:
         raise UserError(f"{number} outputs asked for, but beam is {settings.beam}; set --beam {number}")
     sampling = None if temperature is None else SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

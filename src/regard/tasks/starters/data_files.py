@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
 from string import Template
@@ -10,14 +11,19 @@ import numpy as np
 
 from regard.corpus.decode_image import decode_image
 from regard.corpus.examples import Examples, ImageExamples
-from regard.corpus.lines import iterate_lines
-from regard.corpus.table import file_kind
+from regard.corpus.table import RECORD_KINDS, TABLE_KINDS, delimited_cells, file_kind, records
 from regard.errors import UserError
 
 PATH_COLUMNS = ("file", "file_name", "image", "path", "filename", "filepath", "picture")
 CAPTION_COLUMNS = ("captions", "caption", "text", "title", "sentences")
 SAMPLED_IMAGES = 64
 COMMENT_COLUMN = 32
+CHARACTERS_PER_TOKEN = 3
+MAX_TOKENS_PER_CHARACTER = 0.6
+"""Of a small vocabulary, or of a language without spaces."""
+FITTING_PERCENT = 99
+"""Texts that max_length is chosen for: a single very long one does not make every batch larger."""
+MIN_LENGTH, MAX_LENGTH = 32, 512
 
 
 def fill_template(template: str, **values: object) -> str:
@@ -62,13 +68,32 @@ def longest_text(texts: Sequence[str]) -> int:
     return max(len(text.split()) for text in texts)
 
 
+@dataclass(frozen=True)
+class TextLengths:
+    """Estimated tokens of texts, before there is a tokenizer."""
+
+    total: float
+    typical: int
+    max_length: int
+    """Enough for nearly all texts."""
+
+
+def text_lengths(texts: Sequence[str]) -> TextLengths:
+    """Estimate the tokens of texts from their characters, which languages without spaces have too."""
+    characters = np.array([len(text) for text in texts])
+    fitting = float(np.percentile(characters, FITTING_PERCENT)) * MAX_TOKENS_PER_CHARACTER + 2
+    bounded = min(MAX_LENGTH, max(MIN_LENGTH, -(-fitting // MIN_LENGTH) * MIN_LENGTH))
+    total = characters.sum() / CHARACTERS_PER_TOKEN
+    return TextLengths(float(total), max(1, min(int(bounded), round(total / len(texts)) + 2)), int(bounded))
+
+
 def detect_path_column(file: Path) -> int | str:
     """Return the column of image paths: by the name of a .jsonl field or in a .tsv header, else the first."""
-    if file.is_dir() or file_kind(file) not in (".tsv", ".jsonl") or ".index.tsv" in file.name:
+    if file.is_dir() or file_kind(file) not in TABLE_KINDS or ".index.tsv" in file.name:
         return 0
     names = _column_names(file)
     path = next((name for name in PATH_COLUMNS if name in names), None)
-    if path is None and file_kind(file) == ".jsonl":
+    if path is None and file_kind(file) in RECORD_KINDS:
         raise UserError(f"{file}:1 has the fields {', '.join(names)}; name the image path {' or '.join(PATH_COLUMNS[:3])}")
     return path or 0
 
@@ -78,11 +103,13 @@ def detect_columns(file: Path) -> tuple[int | str, list[int | str]]:
     following."""
     if file.suffix == ".tar":
         return 0, [1]  # captions are files beside the images
-    if file_kind(file) not in (".tsv", ".jsonl"):
-        raise UserError(f"{file}: give a .tsv or .jsonl of image paths and captions, an .index.tsv, or .tar shards")
+    if file_kind(file) not in TABLE_KINDS:
+        raise UserError(
+            f"{file}: give a table (.tsv, .csv, .jsonl, .parquet) of image paths and captions, an .index.tsv, or .tar shards"
+        )
     names = _column_names(file)
     path, captions = (next((name for name in known if name in names), None) for known in (PATH_COLUMNS, CAPTION_COLUMNS))
-    if file_kind(file) == ".jsonl" and (path is None or captions is None):
+    if file_kind(file) in RECORD_KINDS and (path is None or captions is None):
         raise UserError(
             f"{file}:1 has the fields {', '.join(names)}; name the image path {' or '.join(PATH_COLUMNS[:3])}, and the captions "
             f"{' or '.join(CAPTION_COLUMNS[:2])}"
@@ -96,14 +123,10 @@ def detect_columns(file: Path) -> tuple[int | str, list[int | str]]:
 
 
 def _column_names(file: Path) -> list[str]:
-    """Return the fields of a .jsonl's first line, or the cells of a .tsv's."""
-    first = next((line for line in iterate_lines(file) if line.strip()), "")
-    if file_kind(file) != ".jsonl":
-        return [cell.strip() for cell in first.split("\t")]
-    try:
-        row = json.loads(first)
-    except json.JSONDecodeError:
-        row = None
+    """Return the fields of a table's first record, or the cells of the first line of a .tsv or .csv."""
+    if file_kind(file) not in RECORD_KINDS:
+        return [cell.strip() for cell in next(delimited_cells(file), (1, [""]))[1]]
+    row = next(records(file), (1, None))[1]
     if not isinstance(row, dict):
         raise UserError(f"{file}:1 is not a JSON object")
     return list(row)

@@ -11,13 +11,13 @@ from regard.tasks.starters.data_files import (
     detect_columns,
     detect_path_column,
     file_settings,
-    fill_template,
     held_out_size,
     longest_text,
     median_short_side,
     setting_line,
     toml_value,
 )
+from regard.tasks.starters.starter import Starter, StarterOptions, round_steps
 
 # (short side up to, size, patch)
 CLASSIFY_SIZES = [(40, 32, 4), (96, 64, 8), (160, 128, 16), (float("inf"), 224, 16)]
@@ -43,7 +43,15 @@ def _transformer(layers: int, width: int) -> dict[str, int]:
     return {"layers": layers, "width": width, "heads": width // 64, "feed_forward": 4 * width}
 
 
-def image_classification_recipe(task: str, folder: Path) -> str:
+def _starter(
+    template: str, number: int, steps: float, batch: int, values: dict[str, object], understood: str, *, can_be_timed: bool = True
+) -> Starter:
+    per_epoch, all_values = number / batch, {**values, "batch": batch}
+    steps, lines = round_steps(steps, least=200), [f"{number:,} images", understood]
+    return Starter(template, all_values, steps, per_epoch, understood=lines, can_be_timed=can_be_timed)
+
+
+def image_classification_recipe(task: str, folder: Path) -> Starter:
     """Return a recipe for a folder with a subfolder for each label, or with such folders in train and valid."""
     if task != "classify":
         raise UserError(f"--images is for the task classify, not {task!r}")
@@ -65,33 +73,34 @@ def image_classification_recipe(task: str, folder: Path) -> str:
     size, patch = _look_up(CLASSIFY_SIZES, median_short_side(images))
     epochs, layers, width = _look_up(CLASSIFY_MODELS, len(images))
     batch = min(256, max(8, len(images) // 8))
-    steps = max(200, epochs * -(-len(images) // batch))
-    return fill_template(
-        "classify-images",
+    values = {
         **_transformer(layers, width),
-        examples=f"{len(images):,}",
-        root=toml_value(str(folder.resolve())),
-        train=train,
-        splits="\n".join(splits),
-        size=size,
-        patch=patch,
-        grid=size // patch,
-        steps=steps,
-        epochs=epochs,
-        batch=batch,
-        interval=max(20, steps // 20),
-        crop=max(1, size // 8),
+        "examples": f"{len(images):,}",
+        "root": toml_value(str(folder.resolve())),
+        "train": train,
+        "splits": "\n".join(splits),
+        "size": size,
+        "patch": patch,
+        "grid": size // patch,
+        "crop": max(1, size // 8),
+    }
+    understood = (
+        f"{folder}: the folders {', '.join(images.labels()[:4])}{' …' if len(images.labels()) > 4 else ''} are the labels"
     )
+    return _starter("classify-images", len(images), epochs * len(images) / batch, batch, values, understood)
 
 
-def _read_captioned(files: Sequence[Path]) -> tuple[ImageExamples, dict[str, object]]:
-    """Return images with captions, and the placeholders that describe them."""
+def _read_captioned(files: Sequence[Path]) -> tuple[ImageExamples, dict[str, object], str]:
+    """Return images with captions, the placeholders that describe them, and what was understood."""
     if not files:
         raise UserError("name your data: --data F, a .tsv or .jsonl of image paths and captions, or .tar shards")
     path, captions = detect_columns(files[0])
     images = read_images(files, captions=captions, path=path)
     texts = images.texts()[0]
-    return images, {
+    understood = (
+        f"{files[0]}: column {path!r} is the path, {', '.join(map(repr, captions))} the captions; {len(texts):,} captions"
+    )
+    values: dict[str, object] = {
         **file_settings(files),
         "examples": f"{len(images):,}",
         "captions_count": f"{len(texts):,}",
@@ -100,51 +109,42 @@ def _read_captioned(files: Sequence[Path]) -> tuple[ImageExamples, dict[str, obj
         "held_out": held_out_size(images),
         "longest": longest_text(texts),
     }
+    return images, values, understood
 
 
-def contrastive_recipe(files: Sequence[Path]) -> str:
+def contrastive_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
     """Return a CLIP recipe for a .tsv, a .jsonl, an index of concatenated images, or tar shards."""
-    images, values = _read_captioned(files)
+    images, values, understood = _read_captioned(files)
     size, patch = _look_up(CONTRASTIVE_SIZES, median_short_side(images))
     epochs, layers, width, batch = _look_up(CONTRASTIVE_MODELS, len(images))
     batch = max(2, min(batch, len(images) // 4))
-    steps = max(200, epochs * -(-len(images) // batch))
-    return fill_template(
-        "contrastive",
-        **values,
+    values |= {
         **_transformer(layers, width),
-        size=size,
-        vocabulary=min(16_000, max(500, len(images) // 2)),
-        patch=patch,
-        grid=size // patch,
-        text_layers=max(2, layers // 2),
-        max_length=max(16, min(256, 3 * longest_text(images.texts()[0]))),
-        steps=steps,
-        epochs=epochs,
-        batch=batch,
-        interval=max(20, steps // 20),
-        crop=max(1, size // 8),
-    )
+        "size": size,
+        "vocabulary": min(16_000, max(500, len(images) // 2)),
+        "patch": patch,
+        "grid": size // patch,
+        "text_layers": max(2, layers // 2),
+        "max_length": max(16, min(256, 3 * longest_text(images.texts()[0]))),
+        "crop": max(1, size // 8),
+    }
+    return _starter("contrastive", len(images), epochs * len(images) / batch, batch, values, understood)
 
 
-def caption_recipe(files: Sequence[Path]) -> str:
+def caption_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
     """Return a captioning recipe for a .tsv, a .jsonl, an index of concatenated images, or tar shards."""
-    images, values = _read_captioned(files)
+    images, values, understood = _read_captioned(files)
     texts = images.texts()[0]
-    steps = max(500, 40 * len(images) // 64)
-    return fill_template(
-        "caption",
-        **values,
-        vocabulary=min(8000, max(500, len(texts) // 4)),
-        max_length=max(24, 2 * longest_text(texts)),
-        steps=steps,
-        batch=min(64, max(8, len(images) // 8)),
-        interval=max(20, steps // 20),
-        evaluate_sentences=min(200, held_out_size(images)),
-    )
+    values |= {
+        "vocabulary": min(8000, max(500, len(texts) // 4)),
+        "max_length": max(24, 2 * longest_text(texts)),
+        "evaluate_sentences": min(200, held_out_size(images)),
+    }
+    batch = min(64, max(8, len(images) // 8))
+    return _starter("caption", len(images), max(500, 40 * len(images) // 64), batch, values, understood)
 
 
-def image_codes_recipe(files: Sequence[Path]) -> str:
+def image_codes_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
     """Return a recipe of discrete image codes for images in folders, tables or shards."""
     if not files:
         raise UserError("name your data: --data F, a folder of images, a .tsv or .jsonl with their paths, or .tar shards")
@@ -152,36 +152,31 @@ def image_codes_recipe(files: Sequence[Path]) -> str:
     images = read_images(files, path=path)
     size, downsampling = _look_up(CODE_SIZES, median_short_side(images))
     codebook_size, width, steps = _look_up(CODE_MODELS, len(images))
-    return fill_template(
-        "image-codes",
+    values: dict[str, object] = {
         **file_settings(files),
-        examples=f"{len(images):,}",
-        held_out=held_out_size(images),
-        size=size,
-        path_setting=setting_line(f"path = {toml_value(path)}", "the column of the image path") if path else "",
-        codebook_size=codebook_size,
-        downsampling=downsampling,
-        grid=size // downsampling,
-        width=width,
-        steps=steps,
-        batch=min(64, max(4, len(images) // 8)),
-        interval=steps // 20,
-    )
+        "examples": f"{len(images):,}",
+        "held_out": held_out_size(images),
+        "size": size,
+        "path_setting": setting_line(f"path = {toml_value(path)}", "the column of the image path") if path else "",
+        "codebook_size": codebook_size,
+        "downsampling": downsampling,
+        "grid": size // downsampling,
+        "width": width,
+    }
+    understood = f"{', '.join(map(str, files))}: images of {size} × {size} pixels after resizing"
+    return _starter("image-codes", len(images), steps, min(64, max(4, len(images) // 8)), values, understood)
 
 
-def text_to_image_recipe(files: Sequence[Path]) -> str:
+def text_to_image_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
     """Return a text-to-image recipe for captioned images in tables or shards."""
-    images, values = _read_captioned(files)
+    images, values, understood = _read_captioned(files)
     layers, width, steps, dropout = _look_up(TEXT_TO_IMAGE_MODELS, len(images))
-    return fill_template(
-        "text-to-image",
-        **values,
+    values |= {
         **_transformer(layers, width),
-        size=_look_up(CODE_SIZES, median_short_side(images))[0],
-        vocabulary=min(8000, max(500, len(images) // 5)),
-        text_length=min(256, max(16, 2 * longest_text(images.texts()[0]))),
-        steps=steps,
-        batch=min(64, max(4, len(images) // 8)),
-        interval=steps // 20,
-        dropout=dropout,
-    )
+        "size": _look_up(CODE_SIZES, median_short_side(images))[0],
+        "vocabulary": min(8000, max(500, len(images) // 5)),
+        "text_length": min(256, max(16, 2 * longest_text(images.texts()[0]))),
+        "dropout": dropout,
+    }
+    batch = min(64, max(4, len(images) // 8))
+    return _starter("text-to-image", len(images), steps, batch, values, understood, can_be_timed=False)  # it needs the codes' run

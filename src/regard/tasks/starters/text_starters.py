@@ -1,191 +1,142 @@
-"""Starter recipes for texts: translation, several tasks as text to text, language models, classification, tagging, questions."""
+"""Starter recipes for single texts: language models, classification, regression, tagging, questions."""
 
-import json
+import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from regard.corpus.examples import Examples, SentencePairs
-from regard.corpus.lines import iterate_lines
+from regard.corpus.examples import Examples, TextLines
 from regard.corpus.questions import read_questions
-from regard.corpus.table import file_kind
-from regard.corpus.text_files import read_labelled, read_pairs, read_tagged, read_text
+from regard.corpus.table import TABLE_KINDS, file_kind
+from regard.corpus.text_files import read_labelled, read_tagged, read_text
 from regard.errors import UserError
-from regard.tasks.starters.data_files import file_settings, fill_template, held_out_size, longest_text, setting_line, toml_value
+from regard.tasks.starters.columns import (
+    MANY_NUMBERS,
+    MAX_LABEL_WORDS,
+    TextColumns,
+    find_labelled,
+    find_text,
+    is_number,
+    read_table,
+)
+from regard.tasks.starters.data_files import file_settings, held_out_size, longest_text, setting_line, text_lengths, toml_value
+from regard.tasks.starters.starter import Starter, StarterOptions, round_steps
 
-# (pairs up to, preset, vocabulary, steps, tokens per batch, learning rate, dropout, R-Drop, BPE-dropout)
-PAIR_SIZES = [
-    (5_000, "tiny", 2_000, 3_000, 2048, 2e-3, 0.3, 0.0, 0.1),
-    (50_000, "small", 6_000, 8_000, 4096, 1e-3, 0.3, 4.0, 0.1),
-    (500_000, "small", 12_000, 30_000, 8192, 1e-3, 0.2, 2.0, 0.1),
-    (5_000_000, "base", 32_000, 100_000, 25_000, 7e-4, 0.1, 0.0, 0.0),
-    (float("inf"), "big", 32_000, 300_000, 25_000, 5e-4, 0.1, 0.0, 0.0),
-]
-# (examples up to, steps, tokens per batch, width, dropout)
-TEXT_SIZES = [(2_000, 1_000, 2048, 128, 0.4), (50_000, 4_000, 4096, 256, 0.3), (float("inf"), 20_000, 8192, 512, 0.1)]
-MAX_LABELS = 20
-KNOWN_HEADERS = [
-    ("sentence", "label"),
-    ("text", "label"),
-    ("source", "target"),
-    ("document", "summary"),
-    ("article", "highlights"),
-    ("question", "answer"),
-]
-"""Source and target columns that a header may name."""
+# (examples up to, epochs, tokens per batch, width, dropout)
+TEXT_SIZES = [(2_000, 20, 2048, 128, 0.4), (50_000, 10, 4096, 256, 0.3), (float("inf"), 5, 8192, 512, 0.1)]
+WIDTHS = (512, 256, 128)
+STREAM_LENGTH = 256
+EMPTY_FRACTION, WRAPPED_FRACTION, PARAGRAPH_WORDS = 0.02, 0.2, 60
+"""Running text has empty lines between paragraphs, lines that the next one continues, or whole paragraphs as lines."""
+MAX_SHOWN_LABELS = 4
 
 
-def _pair_settings(number: int) -> dict[str, object]:
-    """Return the settings for a number of sentence pairs."""
-    names = ("preset", "vocabulary", "steps", "tokens", "learning_rate", "dropout", "r_drop", "bpe_dropout")
-    settings: dict[str, object] = dict(zip(names, next(row[1:] for row in PAIR_SIZES if number <= row[0])))
-    steps = int(str(settings["steps"]))
-    return {**settings, "interval": max(100, steps // 20), "warmup": max(100, steps // 10)}
+def plain_recipe(task: str, title: str, *, stream: bool = False, template: str = "text") -> Callable[..., Starter]:
+    """Return the starter of a task that reads plain text, or the text column of tables."""
+
+    def starter(files: Sequence[Path], options: StarterOptions) -> Starter:
+        settings, understood = [], f"{_names(_required(files))} has one text per line"
+        if file_kind(files[0]) in TABLE_KINDS and (len(table := read_table(files[0])) > 1 or file_kind(files[0]) != ".tsv"):
+            column = find_text(table, options)
+            examples = read_text(files, column=column.name)
+            settings = [setting_line(f"column = {toml_value(column.name)}", "the column of the text")]
+            understood = f"{_names(files)}: {column} is the text; choose another with --text"
+        else:
+            examples = read_text(files, keep_empty=True)
+            if stream and (options.stream if options.stream is not None else is_running_text(examples)):
+                return _stream_starter(task, title, files, examples)
+            examples = read_text(files)
+            understood += "; if it is running text: --stream" if stream else ""
+        settings += [setting_line('too_long = "split"', 'lines of more than model.max_length tokens; or "drop", "truncate"')]
+        return _text_starter(task, title, files, examples, settings, [understood], template=template)
+
+    return starter
 
 
-def translate_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe for two aligned files, or one .tsv or .jsonl."""
-    if not files:
-        raise UserError("name your data: --source F --target F, or --pairs F.tsv")
-    pairs = read_pairs(files)
-    held_out, longest = held_out_size(pairs), longest_text((*pairs.source, *pairs.target))
-    return fill_template(
-        "translate",
-        **file_settings(files),
-        **_pair_settings(len(pairs)),
-        examples=f"{len(pairs):,}",
-        held_out=held_out,
-        evaluate_sentences=min(500, held_out),
-        longest=longest,
-        max_length=max(64, 4 * longest),
-    )
+def is_running_text(lines: TextLines) -> bool:
+    """Return whether lines are parts of one text: empty lines between paragraphs, lines that continue, or whole paragraphs."""
+    filled = [line for line in lines.text if line.strip()]
+    words = sum(len(line.split()) for line in filled) / len(filled)
+    wrapped = sum(one.rstrip()[-1:] not in ".!?\"'" and other[:1].islower() for one, other in itertools.pairwise(filled))
+    empty = len(lines.text) - len(filled)
+    continues = wrapped >= WRAPPED_FRACTION * len(filled) and words > MAX_LABEL_WORDS
+    return empty >= EMPTY_FRACTION * len(lines.text) or continues or words >= PARAGRAPH_WORDS
 
 
-@dataclass
-class DetectedTask:
-    """One task of a text-to-text recipe."""
-
-    name: str
-    files: Sequence[Path]
-    pairs: SentencePairs
-    columns: str
-
-    def kind(self) -> str:
-        """Return how the task is scored, guessed from its targets."""
-        target = self.pairs.target
-        words = [np.mean([len(text.split()) for text in side]) for side in (self.pairs.source, target)]
-        if len(set(target)) <= min(MAX_LABELS, len(target) // 5):
-            return "classify"
-        if all(_is_number(text) for text in target):
-            return "regress"
-        return "summarise" if words[0] >= 4 * words[1] else "translate"
-
-    def section(self, all_files: Sequence[Path]) -> str:
-        """Return its section of the recipe."""
-        kind = self.kind()
-        return fill_template(
-            "text-to-text-task",
-            **file_settings(self.files, all_files),
-            name=self.name,
-            examples=f"{len(self.pairs):,}",
-            kind=kind,
-            columns=self.columns,
-            too_long=setting_line('too_long = "drop"', 'or "error", or "truncate"') if kind == "translate" else "",
-            held_out=held_out_size(self.pairs),
-        )
+def _stream_starter(task: str, title: str, files: Sequence[Path], lines: TextLines) -> Starter:
+    """Return the starter of running text, of which the last lines are held out."""
+    held_out = max(1, len(lines) // 20)
+    settings = [setting_line("stream = true", "running text, read in windows of model.max_length tokens")]
+    understood = f"{_names(files)} is running text, read as one stream; if every line is a text of its own: --lines"
+    found = _text_starter(task, title, files, lines, settings, [understood])
+    windows = max(1, round(text_lengths(lines.text).total / STREAM_LENGTH))
+    steps, tokens, _ = _text_size(windows, text_lengths(lines.text).total)
+    values = {**found.values, "held_out": held_out, "tokens": tokens, "max_length": STREAM_LENGTH}
+    return replace(found, values=values, steps=steps, lengths=(STREAM_LENGTH, STREAM_LENGTH))
 
 
-def text_to_text_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe with one task for each table, and one for two aligned files."""
-    tasks = _detect_tasks(files)
-    number = sum(len(task.pairs) for task in tasks)
-    longest = max(longest_text((*task.pairs.source, *task.pairs.target)) for task in tasks)
-    return fill_template(
-        "text-to-text",
-        root=file_settings(files)["root"],
-        **_pair_settings(number),
-        examples=f"{number:,}",
-        first_task=tasks[0].name,
-        tasks="\n".join(task.section(files) for task in tasks),
-        longest=longest,
-        max_length=min(512, max(64, 4 * longest)),
-    )
+language_recipe = plain_recipe("language", "Language modelling", stream=True)
+masked_recipe = plain_recipe("masked", "Masked language modelling")
+span_corruption_recipe = plain_recipe("span-corruption", "Span corruption", template="span-corruption")
 
 
-def _detect_tasks(files: Sequence[Path]) -> list[DetectedTask]:
-    """Return a task for every table; two other files are one task of aligned lines."""
-    tables = [path for path in files if file_kind(path) in (".tsv", ".jsonl")]
-    aligned = [path for path in files if path not in tables]
-    if not files or len(aligned) not in (0, 2):
-        raise UserError("name your data: --data F.tsv (or .jsonl) for each task, --source F --target F for one of aligned files")
-    found = [DetectedTask("translate", aligned, read_pairs(aligned), "")] if aligned else []
-    found += map(_task_from_table, tables)
-    names = [task.name for task in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two of the files would be the task {name!r}; give them different names")
-    return found
+def tag_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
+    """Return a recipe for sentences in CoNLL format."""
+    examples = read_tagged(_required(files))
+    understood = f"{_names(files)}: the first column is the word, the last its tag; {len(examples.labels()):,} tags"
+    return _text_starter("tag", "Tagging of words", files, examples, [], [understood])
 
 
-def _task_from_table(path: Path) -> DetectedTask:
-    """Return a task whose source and target are the first two columns unless a header names them, or a .jsonl's first two
-    fields."""
-    name = "".join(letter if letter.isalnum() else "_" for letter in path.name.split(".")[0])
-    first = next(iter(iterate_lines(path)), "")
-    if file_kind(path) == ".jsonl":
-        try:
-            fields = list(json.loads(first))[:2]
-        except (json.JSONDecodeError, TypeError, RecursionError):
-            fields = ["source", "target"]
-        return DetectedTask(name, [path], read_pairs([path], fields=fields), f"fields = {toml_value(fields)}")
-    columns = next((pair for pair in KNOWN_HEADERS if set(pair) <= set(first.split("\t"))), (0, 1))
-    return DetectedTask(name, [path], read_pairs([path], columns=columns), f"columns = {toml_value(list(columns))}")
+def labelled_recipe(task: str, title: str) -> Callable[[Sequence[Path], StarterOptions], Starter]:
+    """Return the starter of texts, or pairs of texts, with labels or numbers."""
+
+    def starter(files: Sequence[Path], options: StarterOptions) -> Starter:
+        found = find_labelled(read_table(_required(files)[0]), options, numbers=task == "regress")
+        assert found.label is not None
+        columns = {"text": found.text, "text_pair": found.text_pair, "label": found.label}
+        names = {role: column.name for role, column in columns.items() if column is not None}
+        examples = read_labelled(files, **names)
+        settings = [
+            setting_line(f"{role} = {toml_value(name)}", "a column's number from 0, or its name") for role, name in names.items()
+        ]
+        segments = setting_line("segments = 2", "the two texts") if found.text_pair else ""
+        described = [*_describe_labelled(task, files, found, Counter(examples.label))]
+        return _text_starter(task, title, files, examples, settings, described, model_settings=segments)
+
+    return starter
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
+def _describe_labelled(task: str, files: Sequence[Path], found: TextColumns, labels: Counter[str]) -> list[str]:
+    """Return what was understood of a table of labelled texts, and how to correct it."""
+    texts = f"{found.text} is the text" if found.text_pair is None else f"{found.text} and {found.text_pair} are the texts"
+    if task == "regress":
+        lowest, highest = (choose(map(float, labels)) for choose in (min, max))
+        label = f"{found.label} is the number, from {lowest:g} to {highest:g}"
+    else:
+        shown = ", ".join(f"{name} {count / labels.total():.0%}" for name, count in labels.most_common(MAX_SHOWN_LABELS))
+        label = f"{found.label} is the label: {len(labels):,} labels ({shown}{', …' if len(labels) > MAX_SHOWN_LABELS else ''})"
+    lines = [f"{_names(files)}: {texts}, {label}", "wrong? name the columns, or count them from 0: --text, --text-pair, --label"]
+    if task == "classify" and len(labels) > MANY_NUMBERS and all(map(is_number, labels)):
+        lines.append("the labels are numbers; to predict numbers instead: regard new regress")
+    return lines
 
 
-def plain_recipe(task: str, title: str, read: Callable[[Sequence[Path]], Examples]) -> Callable[[Sequence[Path]], str]:
-    """Return the starter of a task whose files need no further settings."""
-    return lambda files: _text_recipe(task, title, files, read(_required(files)))
+classify_recipe = labelled_recipe("classify", "Text classification")
+regress_recipe = labelled_recipe("regress", "Regression")
 
 
-language_recipe = plain_recipe("language", "Language modelling", read_text)
-masked_recipe = plain_recipe("masked", "Masked language modelling", read_text)
-tag_recipe = plain_recipe("tag", "Tagging of words", read_tagged)
-
-
-def classify_recipe(files: Sequence[Path]) -> str:
-    """Return a recipe for texts with labels in the first two columns, unless a header names them."""
-    first = next(iter(iterate_lines(_required(files)[0])), "").lower().split("\t")
-    named = next((name for name in ("sentence", "text") if name in first and "label" in first), None)
-    text, label = (0, 1) if named is None else (named, "label")
-    settings = [
-        setting_line(f"{name} = {toml_value(column)}", "a column's index from 0, or its name")
-        for name, column in (("text", text), ("label", label))
-    ]
-    examples = read_labelled(files, text=text, label=label)
-    return _text_recipe("classify", "Text classification", files, examples, data_settings="\n".join(settings))
-
-
-def answer_recipe(files: Sequence[Path]) -> str:
+def answer_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
     """Return a recipe for questions in SQuAD's format; whether some have no answer is read from the data."""
     questions = read_questions(_required(files))
-    unanswerable = f"unanswerable = {toml_value(not all(questions.answers))}"
+    unanswered = sum(not answers for answers in questions.answers)
     settings = [
-        setting_line(unanswerable, "whether some questions have no answer in their context"),
+        setting_line(f"unanswerable = {toml_value(unanswered > 0)}", "whether some questions have no answer in their context"),
         setting_line("stride = 128", "tokens between two windows of a long context"),
     ]
+    understood = f"{_names(files)}: {len(questions):,} questions, {unanswered:,} without an answer"
     segments = setting_line("segments = 2", "the question and its context")
-    return _text_recipe(
-        "answer", "Question answering", files, questions, data_settings="\n".join(settings), model_settings=segments
-    )
+    return _text_starter("answer", "Question answering", files, questions, settings, [understood], model_settings=segments)
 
 
 def _required(files: Sequence[Path]) -> Sequence[Path]:
@@ -194,28 +145,50 @@ def _required(files: Sequence[Path]) -> Sequence[Path]:
     return files
 
 
-def _text_recipe(
-    task: str, title: str, files: Sequence[Path], examples: Examples, *, data_settings: str = "", model_settings: str = ""
-) -> str:
-    steps, tokens, width, dropout = next(row[1:] for row in TEXT_SIZES if len(examples) <= row[0])
-    longest = longest_text(examples.texts()[0])
-    return fill_template(
-        "text",
+def _names(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
+
+
+def _text_size(examples: int, total_tokens: float) -> tuple[int, int, int]:
+    """Return the steps, the tokens per batch and the row of TEXT_SIZES that suit a number of examples."""
+    row = next(i for i, (most, *_) in enumerate(TEXT_SIZES) if examples <= most)
+    _, epochs, tokens, *_ = TEXT_SIZES[row]
+    return round_steps(epochs * total_tokens / tokens), tokens, row
+
+
+def _text_starter(
+    task: str,
+    title: str,
+    files: Sequence[Path],
+    examples: Examples,
+    data_settings: Sequence[str],
+    understood: Sequence[str],
+    *,
+    model_settings: str = "",
+    template: str = "text",
+) -> Starter:
+    """Return the starter of a model of single texts; with smaller widths it costs less."""
+    texts = examples.texts()[0]
+    lengths = text_lengths(examples.keys() if template == "text" and len(examples) == len(examples.keys()) else texts)
+    steps, tokens, row = _text_size(len(examples), lengths.total)
+    *_, width, dropout = TEXT_SIZES[row]
+    widths = [one for one in WIDTHS if one <= width]
+    presets = {512: "t5-small", 256: "t5-tiny", 128: "t5-tiny"}
+    values = {
         **file_settings(files),
-        task=task,
-        title=title,
-        examples=f"{len(examples):,}",
-        held_out=held_out_size(examples),
-        data_settings=data_settings,
-        vocabulary=min(8000, max(500, 20 * len(examples) // 100 * 10)),
-        width=width,
-        feed_forward=4 * width,
-        model_settings=model_settings,
-        longest=longest,
-        max_length=min(512, max(32, 4 * longest)),
-        steps=steps,
-        tokens=tokens,
-        interval=max(100, steps // 20),
-        warmup=max(100, steps // 10),
-        dropout=dropout,
-    )
+        "task": task,
+        "title": title,
+        "examples": f"{len(examples):,}",
+        "held_out": held_out_size(examples),
+        "data_settings": "\n".join(data_settings),
+        "vocabulary": min(8000, max(500, sum(map(len, texts)) // 100)),
+        "model_settings": model_settings,
+        "longest": longest_text(texts),
+        "max_length": lengths.max_length,
+        "tokens": tokens,
+        "dropout": dropout,
+    }
+    sizes = [{"width": one, "feed_forward": 4 * one, "preset": presets[one]} for one in widths]
+    per_epoch = lengths.total / tokens
+    typical = (lengths.typical, lengths.typical)
+    return Starter(template, values, steps, per_epoch, typical, sizes, [f"{len(examples):,} examples", *understood])
