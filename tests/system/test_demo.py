@@ -113,7 +113,7 @@ def test_figures_of_the_documentation_are_drawn_by_the_commands_under_them(demo,
         assert done.returncode == 0, (command, done.stderr)
         drawn, committed = (svg_labels(file.read_text("utf-8")) for file in (tmp_path / name, ROOT / "docs/figures" / name))
         source = {"The", "dog", "waited", "hut", "although", "it"}
-        assert source <= {label.strip(",.") for label in drawn & committed} and "attention weight" in drawn & committed
+        assert source | {"attention weight"} <= drawn & committed
         if "antecedent" in command:
             report = explain_heads(regard.load(demo.folder), number=310)
             assert report.names()[report.antecedent_head.head] in done.stderr
