@@ -13,6 +13,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from pip._internal.models.index import PyPI  # pip's default
+
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """# Written by `make lock` from constraints.txt. To install exactly this, torch first, whose build differs by platform:
 #     pip install torch=={torch}
@@ -24,10 +26,8 @@ UNHASHED = {"torch"}
 def index_url() -> str:
     """Return the package index that pip is configured with."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    if not (url := output.strip() or os.environ.get("PIP_INDEX_URL", "")):
-        sys.exit("pip is configured with no index; name one: PIP_INDEX_URL=… make lock")
-    return url.rstrip("/")
+    configured = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return (os.environ.get("PIP_INDEX_URL") or configured or PyPI.simple_url).rstrip("/")
 
 
 def file_hashes(name: str, version: str, index: str) -> list[str]:

@@ -29,7 +29,7 @@ UPWARDS = {
     ("tasks/base.py", "explain"),  # Run.explain
     ("tasks/base.py", "show"),  # Run.show
     ("attention/recording.py", "show"),  # AttentionRecording.show
-    ("explain/report.py", "show"),  # Explanation._repr_html_
+    ("explain/explanation.py", "show"),  # Explanation._repr_html_
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
 """Imports inside a function that go against the order: a verb of a run that a later folder implements."""

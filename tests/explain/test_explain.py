@@ -84,10 +84,13 @@ def test_explain_set_has_intervals_ground_truth_and_a_summary(tiny_run, tmp_path
     )
     assert found["number"] == 8 and set(found["scores"]) == {"attention", "occlusion", "random"}
     measures = found["scores"]["attention"]
-    assert {"comprehensiveness", "sufficiency", "spearman", "kendall", "randomized", "comprehensiveness 50%"} <= set(measures)
+    expected = {"comprehensiveness", "sufficiency", "spearman", "kendall", "randomized", "comprehensiveness 3", "advantage"}
+    assert expected <= set(measures)
     assert {"alignment", "antecedent"} & set(measures)
     assert all(score["low"] <= score["score"] <= score["high"] and score["signature"] for score in measures.values())
-    assert len(found["summary"]) == 3
+    assert len(found["summary"]) == 4
+    rows = found["scores"]
+    assert ("behind best" in rows["attention"]) != ("behind best" in rows["occlusion"])  # one of them is the best
     page = tmp_path / "page.html"
     text = explain_command(tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", page)
     assert "random" in text and "random tokens" in page.read_text() and "<svg" in page.read_text()
@@ -103,10 +106,10 @@ def test_erasure_curves_equal_the_measures(tiny_run, tmp_path):
     many = explain_set(tiny_run, "valid", "attention", number=4)
     for found, measured in ((one, one.faithfulness), (many, many.scores)):
         lost, kept = found.curves().values()
-        assert set(lost) == set(kept) == set(measured) and [point["percent"] for point in lost["attention"]] == [1, 5, 10, 20, 50]
-    assert lost["random"][3] == {
-        "percent": 20,
-        **{part: getattr(many.scores["random"]["comprehensiveness 20%"], part) for part in ("score", "low", "high")},
+        assert set(lost) == set(kept) == set(measured) and [point["top"] for point in lost["attention"]][:2] == ["1", "2"]
+    assert lost["random"][1] == {
+        "top": "2",
+        **{part: getattr(many.scores["random"]["comprehensiveness 2"], part) for part in ("score", "low", "high")},
     }
     lost, _ = one.curves().values()
     mean = np.mean([point["score"] for point in lost["occlusion"]])
@@ -114,8 +117,11 @@ def test_erasure_curves_equal_the_measures(tiny_run, tmp_path):
     for name in ("a.svg", "b.svg", "a.html"):
         write_explanation(tiny_run, one, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert "sufficiency: with the top tokens alone" in (tmp_path / "a.svg").read_text()
-    assert "occlusion" in (tmp_path / "a.html").read_text()
+    drawn, page = (tmp_path / "a.svg").read_text(), (tmp_path / "a.html").read_text()
+    assert "sufficiency: with the top tokens alone" in page and page.index("comprehensiveness") < page.index("<table")
+    for text in (*one.features, "attention", "occlusion", "comprehensiveness", "sufficiency", "lower is better, nats"):
+        assert drawn.count(f">{text}<") >= (2 if text in one.features or text in one.attributions else 1), text
+    assert one.verdict.headline.split(":")[0] in drawn
 
 
 def test_ground_truth_tokens_are_those_of_the_world(tiny_run):
@@ -124,7 +130,8 @@ def test_ground_truth_tokens_are_those_of_the_world(tiny_run):
         words = tiny_run.tokenizers[0].word_ids(tiny_run._ids([pair.source])[0])
         (reference,) = tiny_run.tokenizers[1].encode([pair.target])
         assert selected.target.output == reference[selected.target.step]
-        assert selected.target.inputs["target"][0, 1:].tolist() == reference[: selected.target.step]
+        further = len(selected.target.further)  # a word is predicted token by token
+        assert selected.target.inputs["target"][0, 1:].tolist() == reference[: selected.target.step + further]
         if pair.pronouns:
             (truth,) = selected.truth.values()
             assert {words[token] for token in truth.correct} == {pair.pronouns[0].antecedent_source}
@@ -262,3 +269,24 @@ def test_randomized_model_changes_neither_the_run_nor_the_random_state(tiny_run)
     assert torch.equal(torch.random.get_rng_state(), before)
     pairs = zip(other.parameters(), tiny_run.model.parameters())
     assert any(not torch.equal(one, same) for one, same in pairs)
+
+
+def test_explain_command_draws_the_text_in_the_terminal(tiny_run):
+    found = tiny_run.explain("The dog sleeps.", "attention,occlusion")
+    drawn = explain_command(tiny_run.folder, "The dog sleeps.", "--method", "attention,occlusion", "--terminal")
+    for name, values in found.attributions.items():
+        share = max(values, key=abs) / sum(map(abs, values))
+        top = found.features[values.index(max(values, key=abs))]
+        (line,) = (line for line in drawn.splitlines() if line.startswith(f"{name} "))
+        assert (f"[{top}]" in line or f"[−{top}]" in line) == (abs(share) >= 0.2)
+    assert found.verdict.headline in drawn and "sufficiency" in drawn and "random" in drawn
+
+
+def test_explain_tests_the_attention_of_the_selected_layer_and_head(tiny_run):
+    whole = tiny_run.explain("The dog sleeps.", "attention")
+    one = tiny_run.explain("The dog sleeps.", "attention", layer=1, head=2)
+    assert "mean over heads" in whole.shown and one.shown.startswith("layer 1 of") and one.shown.endswith("head 2")
+    assert one.attributions != whole.attributions and one.permutation_effect != whole.permutation_effect
+    assert any(one.shown in line for line in one.summary())
+    with pytest.raises(UserError, match="--head 9: the layer has 2 heads"):
+        explain_command(tiny_run.folder, "The dog sleeps.", "--layer", 1, "--head", 9)

@@ -72,12 +72,15 @@ def test_model_that_attends_to_one_patch_is_attributed_to_it():
     for name in found:
         assert measured[name]["comprehensiveness"] > 3 * random["comprehensiveness"] and measured[name]["box"] == 1
         assert abs(measured[name]["sufficiency"]) < random["sufficiency"]
-        assert "top patches" in single_verdict(name, measured, target.wording)
+    verdict = single_verdict(
+        list("abcdefghi"), {name: values.tolist() for name, values in found.items()}, measured, target.wording
+    )
+    assert verdict.best in found and "top patches" in verdict.headline and verdict.methods.keys() == found.keys()
 
 
 def test_equal_outputs_have_map_distance_zero(image_target):
     found = attribute(image_target)[0]
-    for name, row in class_discrimination(image_target, image_target.output, found, found, randomized=image_target.model).items():
+    for name, row in class_discrimination(image_target, image_target, found, found, randomized=image_target.model).items():
         if name != "random":
             assert row["map distance"] == pytest.approx(0, abs=1e-12) and row["map distance randomized"] == pytest.approx(
                 0, abs=1e-12
@@ -90,19 +93,18 @@ def test_gradient_methods_are_class_discriminative_and_attention_is_not():
     target = peephole(reads=(4, 0), bright=(4, 0))
     other = replace(target, output=1)
     own, others = attribute(target)[0], attribute(other)[0]
-    rows = class_discrimination(target, 1, own, others)
+    rows = class_discrimination(target, other, own, others)
     for name in ("integrated-gradients", "occlusion", "input-gradient"):
         assert int(own[name].argmax()) == 4 and int(others[name].argmax()) == 0, name
         assert rows[name]["map distance"] > 0.5 and rows[name]["selectivity"] > 1, name
         assert rows[name]["margin own"] > 0 > rows[name]["margin other"]
     for name in ("attention", "rollout", "flow", "norms"):
         assert rows[name]["map distance"] == pytest.approx(0, abs=1e-12) and rows[name]["selectivity"] == 0, name
-    verdicts = {
-        name: single_verdict(name, {name: {"comprehensiveness": 0, **rows[name]}, "random": {"comprehensiveness": 0}})
-        for name in own
-    }
+    measured = measure_faithfulness(target, own)
+    measured = {name: measured[name] | rows[name] for name in measured}
+    verdicts = single_verdict(list("abcdefghi"), {}, measured, target.wording).methods
     assert "nearly the same map" in verdicts["attention"] and "supports its own output" in verdicts["occlusion"]
-    swapped = class_discrimination(other, 0, others, own)["occlusion"]  # the margin is the other's: the same difference
+    swapped = class_discrimination(other, target, others, own)["occlusion"]  # the margin is the other's: the same difference
     assert swapped["selectivity"] == pytest.approx(rows["occlusion"]["selectivity"])
 
 
@@ -160,14 +162,13 @@ def test_similarity_does_not_depend_on_other_texts(kinds):
     assert permutation_effect(target) == pytest.approx(permutation_effect(alone), abs=1e-9) and permutation_effect(target) > 1e-4
 
 
-def test_comprehensiveness_is_in_probability_or_similarity(kinds):
-    """Not in log-probability."""
+def test_comprehensiveness_is_in_log_probability_or_similarity(kinds):
     torch.manual_seed(0)
     hidden = torch.eye(6, dtype=torch.bool)[3:4]
-    for name, amount in (("CLIP", lambda scores: scores), ("ViT", torch.exp)):
+    for name in ("CLIP", "ViT"):
         target = kinds[name]()
-        lost = measure_faithfulness(target, {"first": torch.eye(6)[3]})["first"]["comprehensiveness 1%"]
-        assert lost == pytest.approx(float(amount(target.full_score()) - amount(target.masked_scores(hidden))))
+        lost = measure_faithfulness(target, {"first": torch.eye(6)[3]})["first"]["comprehensiveness 1"]
+        assert lost == pytest.approx(float(target.full_score() - target.masked_scores(hidden)))
     moved = target.output_change(torch.tensor([[0.2, 0.8, 0.0]]).log(), torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]).log())
     assert moved == pytest.approx((0.3 + 0.5) / 2)
 

@@ -12,6 +12,7 @@ from torch import nn
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.explain.attention_graph import attention_graph
+from regard.explain.faithfulness import permutation_effect
 from regard.explain.methods import METHODS, attribute, flow_edges, integrated_gradients, maximum_flows
 from regard.explain.target import TextTarget
 
@@ -170,3 +171,28 @@ def test_norms_are_the_lengths_of_the_weighted_values(kinds):
     with torch.no_grad():
         place.out_proj.weight.zero_()
     assert METHODS["attention"](target).sum() > 0 and METHODS["norms"](target).sum() == 0
+
+
+@pytest.mark.parametrize("name", ["classifier", "translator", "GPT", "ViT"])
+def test_layer_and_head_choose_the_attention_that_is_tested(name, kinds):
+    target = kinds[name]()
+    with torch.no_grad(), watch(target.model) as seen:
+        target.score(target.input)
+    pattern = "cross" if name == "translator" else "self_attention"
+    names = [one for one in seen.names() if pattern in one and not (name == "translator" and "encoder" in one.split("."))]
+    whole = METHODS["attention"](target)
+    maps = [seen[one][0].double().cpu() for one in names]  # (H, T, S) each
+    query = target.query_weights(maps[0].size(1))
+    for layer, weights in enumerate(maps, 1):
+        for head, of_head in enumerate(weights, 1):
+            found = METHODS["attention"](replace(target, layer=layer, head=head))
+            torch.testing.assert_close(found, (query @ of_head)[target.positions])
+        torch.testing.assert_close(
+            METHODS["attention"](replace(target, layer=layer)), (query @ weights.mean(0))[target.positions]
+        )
+    torch.testing.assert_close(METHODS["attention"](replace(target, layer=len(maps))), whole)
+    effects = {permutation_effect(replace(target, layer=layer, head=head)) for layer in (1, 2) for head in (None, 1, 2)}
+    assert len(effects) == 6  # each permutes other weights
+    for wrong in ({"layer": 3}, {"layer": 1, "head": 3}):
+        with pytest.raises(UserError, match="use 1 to 2"):
+            METHODS["attention"](replace(target, **wrong))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -164,3 +165,31 @@ def test_user_errors_of_masks_and_positions_are_one_line(runs, task, text, setti
     with pytest.raises(UserError, match=cure) as mistake:
         runs[task].explain(text, "occlusion", **settings)
     assert "\n" not in str(mistake.value)
+
+
+def test_word_of_several_tokens_is_scored_by_all_of_them(runs, tiny_run):
+    """By the sum of the log-probabilities of its tokens, each after the ones before it or at a mask of its own."""
+    word, text = "sleepwalkers", "The dog"
+    for run, given in ((runs["language"], text), (runs["masked"], f"{text} [MASK] in the garden.")):
+        target = select_output(run, given, OutputSelection(word=word)).target
+        tokens = [target.output, *(token for _, token in target.further)]
+        steps = [target.step, *(step for step, _ in target.further)]
+        assert len(tokens) > 1 and run.tokenizers[0].decode([tokens])[0].strip() == word
+        with torch.no_grad():
+            log_p = run.model(**target.inputs)[0].log_softmax(-1)
+        assert float(target.full_score()) == pytest.approx(float(sum(log_p[s, t] for s, t in zip(steps, tokens))), abs=1e-5)
+        assert len(target.positions) == len(select_output(run, given).target.positions)  # the same features for every word
+    ids = runs["masked"]._encode_masked(f"{text} {'[MASK]' * len(tokens)} in the garden.")
+    assert target.input[0].tolist().count(runs["masked"]._mask_id) == len(tokens) == ids.count(runs["masked"]._mask_id)
+    found = runs["language"].explain(text, "occlusion", word=word, against="dog")
+    assert f"word '{word}' of {len(tokens)} tokens" in found.output
+    translation = tiny_run._best(["The dog sleeps."])[0]
+    words = [
+        select_output(tiny_run, "The dog sleeps.", OutputSelection(word=str(number + 1))).target
+        for number in range(len(translation.text.split()))
+    ]
+    assert sum(1 + len(target.further) for target in words) == len(translation.tokens)
+    end = replace(words[-1], further=(*words[-1].further, (len(translation.tokens), tiny_run._special_tokens.eos)))
+    inputs = {**end.inputs, "target": torch.tensor([[*words[0].inputs["target"][0, :1].tolist(), *translation.tokens]])}
+    total = sum(float(target.full_score()) for target in words[:-1]) + float(replace(end, inputs=inputs).full_score())
+    assert total == pytest.approx(translation.log_probability, abs=1e-4)

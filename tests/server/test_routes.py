@@ -206,7 +206,10 @@ def test_explanations_come_with_their_faithfulness(client, runs, image, encode_i
     found = post(client, "explain", model="classify", text="the dog sleeps", method="attention,occlusion")
     assert set(found["attributions"]) == {"attention", "occlusion"}
     assert len(found["attributions"]["occlusion"]) == len(found["tokens"]) == 3
-    assert "comprehensiveness" in found["faithfulness"]["occlusion"] and found["summary"]
+    assert "comprehensiveness" in found["faithfulness"]["occlusion"] and found["summary"][0] == found["verdict"]
+    assert found["unit"] == "nats" and found["best"] in ("attention", "occlusion", None)
+    one = post(client, "explain", model="classify", text="the dog sleeps", method="attention", layer=1, head=2)
+    assert one["attention"] == "layer 1 of 1, head 2" and one["attributions"] != found["attributions"]
     seen = post(client, "explain", model="kinds", image=encode_image(image), method="attention")
     assert seen["grid"] == [4, 4] and len(seen["attributions"]["attention"]) == 16
 

@@ -200,7 +200,7 @@ def test_generation_figure_shows_a_window_of_steps_and_the_page_all_of_them(make
 
 def test_erasure_curves_have_bands_where_there_are_intervals():
     def points(low, high):
-        return [{"percent": 100 * part, "score": part, "low": part - low, "high": part + high} for part in (0.01, 0.05, 0.5)]
+        return [{"top": f"{part:.0%}", "score": part, "low": part - low, "high": part + high} for part in (0.01, 0.05, 0.5)]
 
     panels = {name: {f"{NASTY} {i}": points(0.1, 0.2) for i in range(9)} | {"random": points(0, 0)} for name in ("one", "other")}
     figure = erasure_curves(panels, baseline="random", title=NASTY)

@@ -426,8 +426,14 @@ def test_page_works_by_keyboard_only(opened, stub):
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
         assert page.locator(".result h2").first.inner_text() == "Layer 2, head 2"
+        note = "The view shows layer 2, head 2; below is layer 1, head 1."
+        assert page.locator(".faithfulness .hint").first.inner_text().startswith(note)
+        tab_to(page, ".faithfulness button")
+        page.keyboard.press("Enter")  # measures this head
+        page.get_by_text("Attention here is that of layer 2 of 2, head 2.").wait_for()
+        assert page.locator(".faithfulness .believe").inner_text().startswith("Believe occlusion here")
         tab_to(page, ".faithfulness select")
-        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowUp")  # from the believed method
         assert page.locator(".faithfulness .verdict").inner_text().startswith("rollout:")
         page.go_back()
         page.get_by_role("button", name="Translate", exact=True).wait_for()

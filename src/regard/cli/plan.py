@@ -92,7 +92,7 @@ def convert(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write.")],
-    to: Annotated[str, typer.Option(metavar="hf|ctranslate2|onnx", help="Target format.")] = "hf",
+    to: Annotated[str, typer.Option(metavar="hf|ctranslate2|onnx|peft", help="Target format (peft: a LoRA adapter).")] = "hf",
     verify: Annotated[
         bool,
         typer.Option(

@@ -1,4 +1,4 @@
-"""show, explain: what a model attends to, and attributions with their faithfulness."""
+"""show: what a model attends to."""
 
 import sys
 import warnings
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import (
-    AsJson,
     Device,
-    Gold,
-    RunFolder,
     SourceLanguage,
     TargetLanguage,
     Task,
@@ -21,7 +18,6 @@ from regard.cli.options import (
     refuse,
     with_task_prefix,
 )
-from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -196,114 +192,3 @@ def _print(figure: "InlineFigure", out: Path | None, terminal: bool, options: "M
         for line in dict.fromkeys(str(one.message) for one in caught):
             print(line, file=sys.stderr)
     print(figure.text() if terminal else figure.description)
-
-
-@app.command()
-def explain(
-    run: RunFolder,
-    text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="Input to explain: a text, or the path of an image.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SET",
-            help="Measure over a file with one text per line, a folder of images, or a set of the recipe (valid …).",
-        ),
-    ] = None,
-    reference: Annotated[Path | None, typer.Option(help="Reference translation of --data, line by line.")] = None,
-    gold: Gold = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="all, or a comma-separated list of: attention, rollout, flow, gradient-attention, norms, input-gradient, "
-            "integrated-gradients, occlusion."
-        ),
-    ] = "all",
-    label: Annotated[str | None, typer.Option("--class", help="Label to explain [default: the predicted one].")] = None,
-    word: Annotated[
-        str | None,
-        typer.Option(
-            help="Word of the translation or caption to explain, as text or by its number from 1; for a language model, "
-            "the next word; for a masked model, the word at the mask [default: the predicted one]."
-        ),
-    ] = None,
-    position: Annotated[
-        str | None,
-        typer.Option(
-            help="Word of the text whose prediction by a language model or masked model is explained: by its number from 1, as "
-            "text, or word:2 for the second of several; [MASK]:2 is the second mask [default: the next word; the first mask]."
-        ),
-    ] = None,
-    fits: Annotated[str | None, typer.Option("--text", help="Text to match with an image (CLIP).")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Another label, word or text to explain beside it; tests whether the methods tell the two apart."),
-    ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of examples of --data.")] = 200,
-    heads: Annotated[
-        bool,
-        typer.Option("--heads", help="Report what each head attends to and the effect of removing it, over --data or valid."),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Faithfulness curves, or the attribution maps of one image (.svg, .png, .pdf); with tables as a page (.html)."
-        ),
-    ] = None,
-    task: Task = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
-    trust_remote_code: TrustRemoteCode = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Explain an output, and test the explanation.
-
-    Attribute an output to tokens or patches with several methods, and measure how faithful each of them is.
-    """
-    from regard.explain.head_report import explain_heads
-    from regard.explain.report import explain_one, explain_set
-    from regard.explain.selection import OutputSelection
-    from regard.show.attention import check_output_path
-    from regard.show.explanation import write_explanation
-
-    is_one = any(option is not None for option in (label, word, fits, position))
-    refuse(
-        (
-            heads and (text is not None or out is not None or against is not None),
-            "--heads measures over many examples: leave out the text, --against and --out, and give --data or nothing",
-        ),
-        (
-            not heads and (text is None) == (data is None),
-            "give a text or an image to explain, or --data to measure explanations over many",
-        ),
-        (data is None and (reference is not None or gold is not None), "--reference and --gold go with --data FILE"),
-        (
-            data is not None and is_one,
-            "--class, --word, --position and --text are for one text or image; over --data the run's own outputs are explained",
-        ),
-    )
-    check_output_path(out, True)
-    languages = (source_language, target_language)
-    opened = load_for("explain", run, device, task, languages=languages, trust_remote_code=trust_remote_code)
-    selection = OutputSelection(label, word, fits, against, position)
-    found: Any
-    if heads:
-        found = explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold)
-    elif data is not None:
-        found = explain_set(
-            opened, data, method, number=number, selection=selection, reference=reference, gold=gold, progress=sys.stderr.isatty()
-        )
-    else:
-        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, selection)
-    if out is not None:
-        write_explanation(opened, found, out)
-    if as_json:
-        print_json(**found.to_json())
-        return
-    for table in found.tables():
-        print_table(table.title, table.header, table.rows)
-    print()
-    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
-        print(line)

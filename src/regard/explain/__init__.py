@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from regard.explain.report import Explanation
+    from regard.explain.explanation import Explanation
     from regard.tasks.shared.images import ImageInput
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from regard.attention.modules import layer_names
 from regard.corpus.examples import SentencePairs
+from regard.explain.explanation import ReportTable
 from regard.explain.faithfulness import mean_score
 from regard.explain.heads import HeadId, KeyChoice, ablate_heads, head_choices
-from regard.explain.report import ReportTable
+from regard.explain.verdict import format_probability
 from regard.scoring import Score, accuracy, compare_accuracy
 from regard.tasks.translate import TranslateRun
 from regard.worlds import bilingual
@@ -93,7 +94,7 @@ class AntecedentHead:
         rows = [["none", format_percent(self.pronouns), ""]]
         for found in {one.heads: one for one in [*self.ablations.values(), *self.same_layer]}.values():
             heads = " and ".join(map(head_name, found.heads))
-            rows.append([heads, format_percent(found.accuracy), f"{found.p_value:.4f}"])
+            rows.append([heads, format_percent(found.accuracy), format_probability(found.p_value)])
         return ReportTable(f'"it" in {self.number} sentences of {self.name}', ["ablated heads", "correct pronouns", "p"], rows)
 
     def to_json(self) -> dict[str, Any]:

@@ -45,9 +45,33 @@ class AttentionGraph:
     """(N,) The explained features among all inputs; those of the source come after the target's own."""
 
     @property
+    def attending(self) -> list[AttentionStage]:
+        """The stages that attend to the features."""
+        return [stage for stage in self.stages if stage.cross or not self.source_size]
+
+    @property
     def last(self) -> AttentionStage:
         """The last stage that attends to the features."""
-        return next(stage for stage in reversed(self.stages) if stage.cross or not self.source_size)
+        return self.attending[-1]
+
+    def shown(self, target: AttributionTarget) -> AttentionStage:
+        """Return the stage of the layer that is shown: the last one unless the target has another."""
+        layers, heads = len(self.attending), self.attending[0].weights.size(0)
+        if not 1 <= (target.layer or layers) <= layers:
+            raise UserError(f"--layer {target.layer}: {layers} layers attend to the {target.wording.features}; use 1 to {layers}")
+        if not 1 <= (target.head or 1) <= heads:
+            raise UserError(f"--head {target.head}: the layer has {heads} heads; use 1 to {heads}")
+        return self.attending[(target.layer or layers) - 1]
+
+    def call_from_the_end(self, stage: AttentionStage) -> int:
+        """Return which call of its module a stage is, -1 for the last: layers may share a module, as in ALBERT."""
+        calls = [one for one in self.stages if one.name == stage.name]
+        return next(index for index, one in enumerate(calls) if one is stage) - len(calls)
+
+    def shown_weights(self, target: AttributionTarget) -> Tensor:
+        """Return the weights of the layer that is shown, of its head or the mean over heads: (T, S)."""
+        weights = self.shown(target).weights
+        return weights.mean(0) if target.head is None else weights[target.head - 1]
 
     @property
     def source_size(self) -> int:

@@ -15,6 +15,7 @@ from regard.batches.rows import Rows
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TextLines
 from regard.errors import UserError
 from regard.explain.antecedents import AntecedentHead, find_antecedent_head, word_indices
+from regard.explain.explanation import ReportTable
 from regard.explain.heads import (
     MIXED,
     HeadId,
@@ -26,7 +27,6 @@ from regard.explain.heads import (
     token_relations,
 )
 from regard.explain.image_outputs import boxes_with_label, patches_in_boxes
-from regard.explain.report import ReportTable
 from regard.explain.selection import PREDICTED
 from regard.explain.text_outputs import aligned_word_outputs, is_foreign, load_examples, select_outputs
 from regard.explain.transformers_heads import check_heads_apply, output_loss, relations_of_outputs

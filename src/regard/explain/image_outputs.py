@@ -19,6 +19,7 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    predict_word,
     with_predicted_output,
     word_alternative,
     word_index,
@@ -51,19 +52,24 @@ def similarity_output(run: ContrastiveRun, image: ImageInput, selection: OutputS
     target, shown = image_target(run, image, ImageTextTarget)
     encoded = encoder_inputs(Ragged.from_rows(run._ids(texts)), run._special_tokens)
     inputs = target.inputs | {name: part.to(run.device) for name, part in encoded.items()}
+    return explain_similarity(replace(target, inputs=inputs, output=0, pooled=pooled_positions(run)), shown, selection)
+
+
+def explain_similarity(target: ImageTarget, shown: ExplainedImage, selection: OutputSelection) -> ExplainedOutput:
+    """Return the similarity of an image to the first text of a target, and to the second where two are compared."""
     return ExplainedOutput(
-        replace(target, inputs=inputs, output=0, pooled=pooled_positions(run)),
+        target,
         patch_names(shown),
         f"the similarity to {selection.fits!r}",
         image=shown,
-        against=None if selection.against is None else (1, f"the similarity to {selection.against!r}"),
+        against=None if selection.against is None else (replace(target, output=1), f"the similarity to {selection.against!r}"),
     )
 
 
 def caption_word_output(
     run: CaptionRun, image: ImageInput, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
-    """Return the first token of a word of the run's own caption, or of a reference."""
+    """Return a word of the run's own caption, or of a reference."""
     selection.refuse(run, but="word", cure="use --word with a word of its caption, or its number")
     target, shown = image_target(run, image)
     caption = run._caption_pixels(shown.pixels[None])[0][0].tokens if reference is None else reference
@@ -71,13 +77,14 @@ def caption_word_output(
     words, word_ids = tokenizer.decode([caption])[0].split(), tokenizer.word_ids(caption)
     chosen = word_index(selection.word, words, "caption")
     step = word_ids.index(chosen)
-    before = torch.tensor([[run._special_tokens.bos, *caption[:step]]], device=run.device)
+    before = [run._special_tokens.bos, *caption[:step]]
+    target = predict_word(target, "target", before, caption[step : step + word_ids.count(chosen)])
     return ExplainedOutput(
-        replace(target, inputs=target.inputs | {"target": before}, output=caption[step], step=step),
+        target,
         patch_names(shown),
         f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
         image=shown,
-        against=word_alternative(selection.against, tokenizer),
+        against=word_alternative(selection.against, target, before, tokenizer),
     )
 
 

@@ -1,6 +1,6 @@
 """Attribution methods: one number per input feature (token or patch) for one output.
 
-    attention               the weights of the last layer that attends to the features, mean over heads
+    attention               the weights of the last layer that attends to the features, mean over heads, or of the chosen one
     rollout                 Abnar & Zuidema 2020: half of what each layer attends to, half residual
     flow                    the same paper: the maximum flow from the output to each feature, weights as capacities
     gradient-attention      Chefer et al. 2021: R ← R + (∇A ⊙ A)⁺ R, without their normalization in decoders
@@ -41,7 +41,7 @@ MIN_CAPACITY = 1e-12
 
 def attention(target: AttributionTarget) -> Tensor:
     graph = attention_graph(target)
-    return weights_of_features(graph.last.weights.mean(0), graph, target)
+    return weights_of_features(graph.shown_weights(target), graph, target)
 
 
 def rollout(target: AttributionTarget) -> Tensor:
@@ -69,13 +69,14 @@ def gradient_attention(target: AttributionTarget) -> Tensor:
 
 def norms(target: AttributionTarget) -> Tensor:
     graph = attention_graph(target)
-    name, found = graph.last.name, list[nn.Module]()
+    shown = graph.shown(target)
+    name, found = shown.name, list[nn.Module]()
 
     def find_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
         """Keep the first linear layer after the attention that reads its heads side by side."""
         if found or name not in seen.values or not args or not isinstance(args[0], Tensor):
             return
-        if args[0].size(-1) == len(graph.last.weights) * seen.values[name][-1].size(-1):
+        if args[0].size(-1) == len(shown.weights) * seen.values[name][-1].size(-1):
             found.append(module)
 
     with torch.no_grad(), ExitStack() as stack:
@@ -87,12 +88,14 @@ def norms(target: AttributionTarget) -> Tensor:
         target.score(target.input)
     if name not in seen.values:
         raise UserError(f"norms needs the values of {name}, which the model multiplies in a layout of its own; use: attention")
-    weights = graph.last.weights  # (H, T, S)
-    values = repeat_kv(seen.values[name][-1], len(weights))[0]  # (H, S, J)
+    weights = shown.weights  # (H, T, S)
+    values = repeat_kv(seen.values[name][graph.call_from_the_end(shown)], len(weights))[0]  # (H, S, J)
     if own and isinstance(attention := target.model.get_submodule(name), MultiHeadAttention):
         found.append(attention.out_proj)
     values = project_heads(found[0], values) if found else values
     values = values.double().cpu()
+    if target.head is not None:
+        weights, values = weights[[target.head - 1]], values[[target.head - 1]]
     lengths = torch.stack([torch.einsum("hs,hsd->sd", row, values).norm(dim=-1) for row in weights.unbind(1)])  # (T, S)
     return weights_of_features(lengths, graph, target)
 

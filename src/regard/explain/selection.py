@@ -29,6 +29,10 @@ class OutputSelection:
     """--against: another label, word or text, explained beside it."""
     position: str | None = None
     """--position: the word of the text whose prediction is explained, for a language model or a masked model."""
+    layer: int | None = None
+    """--layer: whose attention is tested, counted from 1; the last by default."""
+    head: int | None = None
+    """--head: its head, counted from 1; the mean over heads by default."""
 
     def refuse(self, run: Run, *, but: str | tuple[str, ...], cure: str) -> None:
         """Refuse the options that the run has no use for: all but these."""
@@ -61,12 +65,20 @@ class ExplainedOutput:
     """The output in words."""
     truth: dict[str, GroundTruth] = field(default_factory=dict)
     image: ExplainedImage | None = None
-    against: tuple[int, str] | None = None
-    """Another output: its index, and in words."""
+    against: tuple[AttributionTarget, str] | None = None
+    """Another output of the same features, and in words."""
 
     @property
     def is_compared_with_itself(self) -> bool:
-        return self.against is not None and self.against[0] == self.target.output
+        one, other = self.target, None if self.against is None else self.against[0]
+        return other is not None and (one.output, one.further) == (other.output, other.further)
+
+    def with_attention_of(self, layer: int | None, head: int | None) -> "ExplainedOutput":
+        """Return the output with the layer and head whose attention is tested."""
+        if layer is None and head is None:
+            return self
+        against = None if self.against is None else (replace(self.against[0], layer=layer, head=head), self.against[1])
+        return replace(self, target=replace(self.target, layer=layer, head=head), against=against)
 
 
 def explain_label(
@@ -78,13 +90,28 @@ def explain_label(
 ) -> ExplainedOutput:
     """Return the label of a target whose output is set, and the one to compare it with."""
     how, other = "predicted" if selection.label is None else "selected", selection.against
-    against = None if other is None else (label_index("against", other, labels), f"the label {other!r}")
+    against = None
+    if other is not None:
+        against = (replace(target, output=label_index("against", other, labels)), f"the label {other!r}")
     return ExplainedOutput(target, features, f"the label {labels[target.output]!r}, {how}", image=image, against=against)
 
 
-def word_alternative(word: str | None, tokenizer: Tokenizer) -> tuple[int, str] | None:
+def predict_word(target: Target, input_name: str, before: Sequence[int], tokens: Sequence[int]) -> Target:
+    """Return the target that predicts all tokens of a word after those `before` it, which a decoder reads as `input_name`."""
+    step = len(before) - 1
+    read = torch.tensor([[*before, *tokens[:-1]]], device=target.input.device)
+    further = tuple((step + number, token) for number, token in enumerate(tokens[1:], 1))
+    return replace(target, inputs={**target.inputs, input_name: read}, step=step, output=tokens[0], further=further)
+
+
+def word_alternative(
+    word: str | None, target: AttributionTarget, before: Sequence[int], tokenizer: Tokenizer
+) -> tuple[AttributionTarget, str] | None:
     """Return the word to compare a word of an output with, if there is one."""
-    return None if word is None else (first_token_id("against", word, tokenizer), f"the word {word!r} in its place")
+    if word is None:
+        return None
+    tokens = word_tokens("against", tokenizer.decode([list(before)])[0], word, tokenizer)
+    return predict_word(target, "target", before, tokens), f"the word {word!r} in its place"
 
 
 def with_predicted_output(target: Target) -> Target:
@@ -134,11 +161,14 @@ def find_word(position: str, words: Sequence[str]) -> int:
     return found[occurrence - 1]
 
 
-def first_token_id(option: str, word: str, tokenizer: Tokenizer) -> int:
-    ids = tokenizer.encode([word])[0]
-    if not ids:
+def word_tokens(option: str, text: str, word: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of a word as it is written after a text."""
+    longer, shorter = tokenizer.encode([f"{text} {word}", text]) if text else ([], [])
+    continues = longer[: len(shorter)] == shorter and len(longer) > len(shorter)
+    found = longer[len(shorter) :] if continues else tokenizer.encode([word])[0]
+    if not found:
         raise UserError(f"--{option} {word!r}: no such token")
-    return ids[0]
+    return found
 
 
 def pick(values: Sequence[int], index: int) -> int:

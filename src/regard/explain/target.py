@@ -22,10 +22,11 @@ GridSize = tuple[int, int]
 
 @dataclass(frozen=True)
 class Wording:
-    """The names of the features, of the score of an output, and of the examples."""
+    """The names of the features, of the score of an output, of the unit in which its losses are given, and of the examples."""
 
     features: str
     score: str = "probability"
+    unit: str = "nats"
     examples: str = "images"
 
 
@@ -49,6 +50,12 @@ class AttributionTarget(ABC):
     """What replaces a masked feature: a token id, or a colour (3,)."""
     step: int | None = None
     """The position that predicts the output, in a decoder or at a mask; None for a classification of the whole input."""
+    further: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    """The further tokens of a word of several, as (step, token). A word is scored as a whole, by the sum of log-probabilities."""
+    layer: int | None = field(default=None, kw_only=True)
+    """The layer whose attention is shown and permuted, counted from 1 among those that attend to the features; None: the last."""
+    head: int | None = field(default=None, kw_only=True)
+    """Its head, counted from 1; None is the mean over heads."""
     attention_pattern: str | None = field(default=None, kw_only=True)
     """Which attention modules see the features, as `watch(kinds=…)` takes it; None is all."""
     keys: int | None = field(default=None, kw_only=True)
@@ -69,11 +76,16 @@ class AttributionTarget(ABC):
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return the log-probability of every output for these inputs: (R, …) -> (R, C)."""
+        logits = self.logits(inputs)
+        return (logits if self.step is None else logits[:, self.step]).log_softmax(-1)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return what the model predicts for these inputs: (R, …) -> (R, C), or (R, T, C) of a model with steps."""
         others = {
             name: part.expand(len(inputs), *part.shape[1:]) for name, part in self.inputs.items() if name != self.input_name
         }
         logits: Tensor = self.model(**others, **{self.input_name: inputs})
-        return (logits if self.step is None else logits[:, self.step]).log_softmax(-1)
+        return logits
 
     def to_probability(self, scores: Tensor) -> Tensor:
         """Return the scores on the scale that is reported: probabilities."""
@@ -84,8 +96,11 @@ class AttributionTarget(ABC):
         return float((self.to_probability(after) - self.to_probability(before)).abs().sum(-1).mean() / 2)
 
     def score(self, inputs: Tensor) -> Tensor:
-        """Return the score of the output: (R, …) -> (R,)."""
-        return self.scores(inputs)[:, self.output]
+        """Return the score of the output, of a word of several tokens that of all of them: (R, …) -> (R,)."""
+        if not self.further:
+            return self.scores(inputs)[:, self.output]
+        steps, tokens = zip((self.step, self.output), *self.further)
+        return self.logits(inputs)[:, list(steps)].log_softmax(-1)[:, range(len(steps)), list(tokens)].sum(-1)
 
     @torch.no_grad()
     def masked_scores(self, masked: Tensor) -> Tensor:
@@ -95,6 +110,11 @@ class AttributionTarget(ABC):
     def full_score(self) -> Tensor:
         """Return the score of the output for the whole input: (1,)."""
         return self.masked_scores(torch.zeros(1, len(self.positions), dtype=torch.bool))
+
+    def step_weights(self, length: int) -> Tensor:
+        """Return (length,) the positions that predict the tokens of the output, with equal weights that sum to 1."""
+        assert self.step is not None
+        return torch.stack([one_hot(step, length) for step in (self.step, *(step for step, _ in self.further))]).mean(0)
 
     @abstractmethod
     def mask(self, masked: Tensor) -> Tensor:
@@ -159,7 +179,7 @@ class TextTarget(AttributionTarget):
         if self.step is None and not kind.startswith("first"):
             real = torch.arange(length) < int(self.inputs["lengths"][0])
             return real.double() / real.sum()  # pooled over all positions (mean, max)
-        return one_hot(0 if self.step is None else self.step, length)
+        return one_hot(0, length) if self.step is None else self.step_weights(length)
 
 
 @dataclass(frozen=True)
@@ -198,7 +218,7 @@ class ImageTarget(AttributionTarget):
 
     def query_weights(self, length: int) -> Tensor:
         if self.step is not None:
-            return one_hot(self.step, length)
+            return self.step_weights(length)
         positions = range(length) if self.pooled is None else self.pooled
         return torch.stack([one_hot(position, length) for position in positions]).mean(0)
 
@@ -209,7 +229,7 @@ class ImageTextTarget(ImageTarget):
 
     attention_pattern: str | None = field(default=r"^image\.", kw_only=True)
 
-    wording = Wording("patches", "similarity")
+    wording = Wording("patches", "similarity", "cosine similarity")
 
     def scores(self, inputs: Tensor) -> Tensor:
         model = cast(Clip, self.model)

@@ -25,6 +25,7 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    predict_word,
     with_predicted_output,
     word_alternative,
     word_index,
@@ -65,7 +66,7 @@ def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> Exp
 def translation_output(
     run: TranslateRun, text: str, selection: OutputSelection, reference: list[int] | None = None
 ) -> ExplainedOutput:
-    """Return the first token of a word of the run's own translation, or of a reference."""
+    """Return a word of the run's own translation, or of a reference."""
     selection.refuse(run, but="word", cure="use --word")
     (source,) = run._ids([text])
     if not source:
@@ -80,15 +81,15 @@ def translation_output(
     step = len(special.output_prefix) + index  # the position of the decoder that predicts the word
     rows = TranslationRows(TokenStore(Ragged.from_rows([source])), TokenStore(Ragged.from_rows([translation])), special)
     inputs = dict(rows.batch(np.arange(1), 0, 0).to(run.device).inputs)
-    inputs["target"] = inputs["target"][:, : step + 1]  # later tokens have no influence
     positions = range(len(special.prefix), len(special.prefix) + len(source))
-    target = text_target(run, inputs, "source", positions, step, translation[index])
-    first = "" if word_ids.count(chosen) == 1 else f", by its first token {tokenizer.piece(translation[index]).strip()!r}"
+    before = inputs["target"][0, : step + 1].tolist()  # later tokens have no influence
+    tokens = translation[index : index + word_ids.count(chosen)]
+    target = predict_word(text_target(run, inputs, "source", positions, step), "target", before, tokens)
     return ExplainedOutput(
         target,
         feature_labels(target, run.tokenizers[0]),
-        f"the word {words[chosen]!r}{first}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=word_alternative(selection.against, tokenizer),
+        f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
+        against=word_alternative(selection.against, target, before, tokenizer),
     )
 
 

@@ -1,7 +1,7 @@
-"""Outputs of language models and masked models: the token predicted after a text, at a word of it, or at a mask."""
+"""Outputs of language models and masked models: the token or word after a text, at a word of it, or at a mask."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,9 @@ from regard.explain.selection import (
     ExplainedOutput,
     OutputSelection,
     find_word,
+    predict_word,
     with_predicted_output,
+    word_tokens,
 )
 from regard.explain.target import TextTarget
 from regard.tasks.base import Run
@@ -30,34 +32,52 @@ WORD_OR_MASK = re.compile(rf"(?:{MASK_PATTERN.pattern}|\S)(?:(?!{MASK_PATTERN.pa
 
 
 def next_token_output(run: LanguageRun, text: str, selection: OutputSelection) -> ExplainedOutput:
-    """Return the token after a text, or at the selected word of it: the predicted one, or the first of another word."""
+    """Return the token after a text, or at the selected word of it: the predicted one, or all tokens of another word."""
     selection.refuse(run, but=("word", "position"), cure="use --word, --position")
     text, description = text_before(text, selection.position)
     ids = run._encode_prompts([text])[0]
     special = (run._special_tokens.bos, run._special_tokens.eos)
     positions = [position for position, token in enumerate(ids) if token not in special]
-    inputs = {"target": torch.tensor([ids], device=run.device)}
-    target = text_target(run, inputs, "target", positions, len(ids) - 1)
-    return explain_token(target, run.tokenizers[0], text, description, selection)
+    target = text_target(run, {"target": torch.tensor([ids], device=run.device)}, "target", positions, len(ids) - 1)
+    return explain_token(
+        lambda tokens: predict_word(target, "target", ids, tokens), run.tokenizers[0], text, description, selection
+    )
 
 
 def masked_token_output(run: MaskedRun, text: str, selection: OutputSelection) -> ExplainedOutput:
-    """Return the token at a mask of a text: the predicted one, or the first of another word. A selected word is masked."""
+    """Return the token at a mask of a text: the predicted one, or another word, with a mask for each of its tokens. A selected
+    word is masked."""
     selection.refuse(run, but=("word", "position"), cure="use --word, --position")
     text, before = mask_word(text, selection.position)
-    ids, offset = run._encode_masked(text), len(run._special_tokens.prefix)
-    masks = [position for position, token in enumerate(ids) if token == run._mask_id]
-    number = len(MASK_PATTERN.findall(before))
-    encoded = encoder_inputs(Ragged.from_rows([ids]), run._special_tokens)
-    inputs = {name: part.to(run.device) for name, part in encoded.items()}
-    positions = [offset + position for position in range(len(ids)) if position not in masks]
-    target = text_target(run, inputs, "source", positions, offset + masks[number])
-    return explain_token(target, run.tokenizers[0], last_part(before), describe_mask(number, len(masks)), selection)
+    number, offset = len(MASK_PATTERN.findall(before)), len(run._special_tokens.prefix)
+
+    def predict(tokens: Sequence[int]) -> TextTarget:
+        ids = run._encode_masked(repeat_mask(text, before, len(tokens)))
+        masks = [offset + position for position, token in enumerate(ids) if token == run._mask_id]
+        encoded = encoder_inputs(Ragged.from_rows([ids]), run._special_tokens)
+        inputs = {name: part.to(run.device) for name, part in encoded.items()}
+        positions = [position for position in range(offset, offset + len(ids)) if position not in masks]
+        return predict_at_masks(text_target(run, inputs, "source", positions, None), masks[number:], tokens)
+
+    description = describe_mask(number, len(MASK_PATTERN.findall(text)))
+    return explain_token(predict, run.tokenizers[0], last_part(before), description, selection)
+
+
+def repeat_mask(text: str, before: str, number: int) -> str:
+    """Return the text with several masks in place of the one that follows `before`."""
+    mask = MASK_PATTERN.match(text, len(before))
+    assert mask is not None
+    return f"{before}{mask.group() * number}{text[mask.end() :]}"
+
+
+def predict_at_masks(target: TextTarget, masks: Sequence[int], tokens: Sequence[int]) -> TextTarget:
+    """Return the target that predicts the tokens of a word at the masks from the first one on."""
+    return replace(target, step=masks[0], output=tokens[0], further=tuple(zip(masks[1:], tokens[1:])))
 
 
 def text_before(text: str, position: str | None) -> tuple[str, str]:
     """Return the text before the selected word, or the whole text, and a phrase for the token after it with {} for the token."""
-    description = "the next token {}"
+    description = "the next {}"
     if position is None:
         return text, description
     words = list(re.finditer(r"\S+", text))
@@ -69,7 +89,7 @@ def text_before(text: str, position: str | None) -> tuple[str, str]:
 
 
 def describe_mask(number: int, masks: int) -> str:
-    return "the token {} at the mask" if masks == 1 else f"the token {{}} at mask {number + 1} of {masks}"
+    return "the {} at the mask" if masks == 1 else f"the {{}} at mask {number + 1} of {masks}"
 
 
 def last_part(text: str) -> str:
@@ -93,30 +113,22 @@ def mask_word(text: str, position: str | None) -> tuple[str, str]:
     return f"{text[:start]}[MASK]{text[start + len(word) :]}", text[:start]
 
 
-def word_tokens(option: str, text: str, word: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of a word as it is written after a text."""
-    longer, shorter = tokenizer.encode([f"{text} {word}", text]) if text else ([], [])
-    continues = longer[: len(shorter)] == shorter and len(longer) > len(shorter)
-    found = longer[len(shorter) :] if continues else tokenizer.encode([word])[0]
-    if not found:
-        raise UserError(f"--{option} {word!r}: no such token")
-    return found
-
-
 def explain_token(
-    target: TextTarget, tokenizer: Tokenizer, text: str, description: str, selection: OutputSelection
+    predict: Callable[[Sequence[int]], TextTarget], tokenizer: Tokenizer, text: str, description: str, selection: OutputSelection
 ) -> ExplainedOutput:
-    """Return the token that a target predicts after `text`, or the first of the selected word; `description` has {} for it."""
+    """Return the token that is predicted after `text`, or the selected word.
+
+    `predict` returns the target of these tokens, of which -1 is not set yet; `description` has {} for the token or word."""
     word, other = selection.word, selection.against
     tokens = [-1] if word is None else word_tokens("word", text, word, tokenizer)
-    target = with_predicted_output(replace(target, output=tokens[0]))
-    (label,) = tokenizer.labels([target.output])
-    named = repr(label) if len(tokens) == 1 else f"{label!r}, the first of {word!r},"
+    target = with_predicted_output(predict(tokens))
+    named = f"token {tokenizer.labels([target.output])[0]!r}" if len(tokens) == 1 else f"word {word!r} of {len(tokens)} tokens"
+    against = None if other is None else predict(word_tokens("against", text, other, tokenizer))
     return ExplainedOutput(
         target,
         feature_labels(target, tokenizer),
         f"{description.format(named)}, {'predicted' if word is None else 'selected'}",
-        against=None if other is None else (word_tokens("against", text, other, tokenizer)[0], f"{other!r} in its place"),
+        against=None if against is None else (against, f"{other!r} in its place"),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.corpus.examples import Examples, ImageExamples
 from regard.errors import UserError
 from regard.explain.attention_graph import attention_graph, determining_attention
-from regard.explain.image_outputs import patch_names
+from regard.explain.image_outputs import explain_similarity, patch_names
 from regard.explain.selection import (
     PUNCTUATION,
     ExplainedImage,
@@ -19,12 +19,22 @@ from regard.explain.selection import (
     explain_label,
     label_index,
     pick,
+    predict_word,
     with_predicted_output,
     word_alternative,
     word_index,
 )
 from regard.explain.target import ImageTarget, ImageTextTarget, TextTarget, patch_indices
-from regard.explain.token_outputs import describe_mask, explain_token, feature_labels, last_part, mask_word, text_before
+from regard.explain.token_outputs import (
+    describe_mask,
+    explain_token,
+    feature_labels,
+    last_part,
+    mask_word,
+    predict_at_masks,
+    repeat_mask,
+    text_before,
+)
 from regard.explain.transformers_targets import explained_model, named_inputs
 from regard.tasks.masked import MASK_PATTERN
 from regard.tasks.shared.images import ImageInput
@@ -43,20 +53,42 @@ def next_token_output(run: TransformersRun, text: str, selection: OutputSelectio
     inputs, suffix = run._text_inputs(text), len(run._special_tokens.suffix)
     if suffix and tuple(inputs["input_ids"][0, -suffix:].tolist()) == run._special_tokens.suffix:
         inputs = {name: part[:, :-suffix] for name, part in inputs.items()}  # the text goes on
-    target = text_target(run, inputs, "target", run._text_positions(inputs), inputs["input_ids"].size(1) - 1)
-    return explain_token(target, run.tokenizers[0], text, description, selection)
+    positions, step = run._text_positions(inputs), inputs["input_ids"].size(1) - 1
+
+    def predict(tokens: Sequence[int]) -> TextTarget:
+        target = text_target(run, append_tokens(inputs, tokens[:-1]), "target", positions, step, tokens[0])
+        return replace(target, further=tuple((step + number, token) for number, token in enumerate(tokens[1:], 1)))
+
+    return explain_token(predict, run.tokenizers[0], text, description, selection)
+
+
+def append_tokens(inputs: dict[str, Tensor], tokens: Sequence[int]) -> dict[str, Tensor]:
+    """Return the inputs of a text with further tokens at its end; what else there is for each token is that of the last one."""
+    ids = inputs["input_ids"]
+    more = torch.tensor([list(tokens)], dtype=ids.dtype, device=ids.device)
+    return {
+        name: torch.cat([part, more if name == "input_ids" else part[:, -1:].expand(-1, len(tokens))], dim=1)
+        if part.shape == ids.shape
+        else part
+        for name, part in inputs.items()
+    }
 
 
 def masked_token_output(run: TransformersRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but=("word", "position"), cure="use --word, --position")
     text, before = mask_word(text, selection.position)
-    inputs, number = run._text_inputs(text), len(MASK_PATTERN.findall(before))
-    masks = torch.nonzero(inputs["input_ids"][0] == run._parts.tokenizer.mask_token_id).flatten().tolist()
-    if len(masks) <= number:
-        raise UserError(f"{run.folder}: its tokenizer has no mask token; its words are not explained")
-    positions = [position for position in run._text_positions(inputs) if position not in masks]
-    target = text_target(run, inputs, "source", positions, masks[number])
-    return explain_token(target, run.tokenizers[0], last_part(before), describe_mask(number, len(masks)), selection)
+    number = len(MASK_PATTERN.findall(before))
+
+    def predict(tokens: Sequence[int]) -> TextTarget:
+        inputs = run._text_inputs(repeat_mask(text, before, len(tokens)))
+        masks = torch.nonzero(inputs["input_ids"][0] == run._parts.tokenizer.mask_token_id).flatten().tolist()
+        if len(masks) < number + len(tokens):
+            raise UserError(f"{run.folder}: its tokenizer has no mask token; its words are not explained")
+        positions = [position for position in run._text_positions(inputs) if position not in masks]
+        return predict_at_masks(text_target(run, inputs, "source", positions, None), masks[number:], tokens)
+
+    description = describe_mask(number, len(MASK_PATTERN.findall(text)))
+    return explain_token(predict, run.tokenizers[0], last_part(before), description, selection)
 
 
 def label_output(run: TransformersRun, text: str, selection: OutputSelection) -> ExplainedOutput:
@@ -71,7 +103,7 @@ def label_output(run: TransformersRun, text: str, selection: OutputSelection) ->
 def written_word_output(
     run: TransformersRun, text: str, selection: OutputSelection, example: int | None = None
 ) -> ExplainedOutput:
-    """Return the first token of a word that an encoder–decoder writes; for an example of a set, of a random one."""
+    """Return a word that an encoder–decoder writes; for an example of a set, a random one."""
     selection.refuse(run, but="word", cure="use --word")
     inputs, tokenizer = run._text_inputs(text), run.tokenizers[0]
     written = run._write_output(inputs)[0].tolist()
@@ -82,14 +114,15 @@ def written_word_output(
     chosen = pick(present, example) if present and example is not None else word_index(selection.word, words, "output")
     if chosen not in word_ids:
         raise UserError(f"--word {selection.word}: the output has no token of it: {' '.join(words)!r}")
-    step = steps[word_ids.index(chosen)]
-    inputs["decoder_input_ids"] = torch.tensor([written[: step + 1]])
-    target = text_target(run, inputs, "source", run._text_positions(inputs), step, written[step + 1])
+    step, before = steps[word_ids.index(chosen)], written[: steps[word_ids.index(chosen)] + 1]
+    inputs["decoder_input_ids"] = torch.tensor([before])
+    target = text_target(run, inputs, "source", run._text_positions(inputs), step)
+    target = predict_word(target, "target", before, written[step + 1 : step + 1 + word_ids.count(chosen)])
     return ExplainedOutput(
         target,
         feature_labels(target, tokenizer),
         f"the word {words[chosen]!r}, {chosen + 1} of {len(words)} in {' '.join(words)!r}",
-        against=word_alternative(selection.against, tokenizer),
+        against=word_alternative(selection.against, target, before, tokenizer),
     )
 
 
@@ -111,13 +144,7 @@ def similarity_output(run: TransformersRun, image: ImageInput, selection: Output
     encoded = run._parts.tokenizer(texts, padding="max_length" if fixed_length else True, return_tensors="pt")
     names = {"input_ids", "attention_mask"} & encoded.keys()
     target, shown = image_target(run, image, ImageTextTarget, {name: encoded[name].to(run.device) for name in names}, 0)
-    return ExplainedOutput(
-        target,
-        patch_names(shown),
-        f"the similarity to {selection.fits!r}",
-        image=shown,
-        against=None if selection.against is None else (1, f"the similarity to {selection.against!r}"),
-    )
+    return explain_similarity(target, shown, selection)
 
 
 def text_target(

@@ -186,6 +186,20 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
     return family, name
 
 
+def run_family(run: "Run") -> tuple[ModelFamily, str, FlatSettings]:
+    """Return the family and architecture as which a run is written, and all its settings."""
+    settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
+    if "image" in run.task.reads:
+        images = run._images.transform
+        settings |= {
+            "data.size": images.size,
+            "data.resize": images.resized,
+            "data.resize_mode": images.fit,
+            "data.resample": images.resample,
+        }
+    return *find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings), settings
+
+
 def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
     """Write a run as a new folder that `transformers` can open."""
     path = require_new_folder(path)
@@ -195,16 +209,7 @@ def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:
-        settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
-        if "image" in run.task.reads:
-            images = run._images.transform
-            settings |= {
-                "data.size": images.size,
-                "data.resize": images.resized,
-                "data.resize_mode": images.fit,
-                "data.resample": images.resample,
-            }
-        family, name = find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings)
+        family, name, settings = run_family(run)
         architecture, unmapped = family.architectures[name], UnmappedTensors()
         files = {
             file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

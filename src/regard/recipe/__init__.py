@@ -77,6 +77,7 @@ from regard.recipe.text_models import (
 from regard.recipe.training import (
     DecodeSettings,
     InitFrom,
+    LoraSettings,
     OptimizerSettings,
     Regularization,
     ScheduleSettings,
@@ -120,6 +121,7 @@ __all__ = [
     "LabelledData",
     "LabelledImageData",
     "LanguageModel",
+    "LoraSettings",
     "LstmDecoderModel",
     "Masking",
     "Model",

@@ -76,6 +76,24 @@ class InitFrom(Settings):
         return self
 
 
+class LoraSettings(Settings):
+    """Low-rank adaptation (LoRA, Hu et al. 2022): the weights of `train.init_from` are frozen, and a product of two small
+    matrices is added to some of them. Weights that the other model does not have, such as a new head, are trained as usual."""
+
+    rank: int = Field(8, ge=1, le=4096)
+    """Rank of the product."""
+    alpha: Positive = 16.0
+    """The product is multiplied by alpha / rank."""
+    dropout: Fraction = 0.0
+    """Dropout of the product's input."""
+    layers: list[Literal["q_proj", "k_proj", "v_proj", "out_proj", "inner", "gate", "outer"]] = ["q_proj", "v_proj"]
+    """The linear layers of each block that are adapted: projections of attention, and the feed-forward layer."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
 class Training(Settings):
     """Settings of the training loop of all tasks."""
 
@@ -113,9 +131,17 @@ class Training(Settings):
     """Initialise from the weights of another run."""
     freeze: list[str] = []
     """Prefixes of weights to freeze, such as "encoder.token_embedding"."""
+    lora: LoraSettings | None = None
+    """Train adapters of low rank instead of all weights of `init_from`."""
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     regularize: Regularization = Regularization()
+
+    @model_validator(mode="after")
+    def check_lora(self) -> Self:
+        if self.lora is not None and self.init_from is None:
+            raise ValueError("train.lora adapts the weights of another model: name it in train.init_from")
+        return self
 
     def budget(self, positions: int) -> int:
         """Return the positions of one batch, if an example has this many."""

@@ -8,11 +8,12 @@ from regard import distributed
 from regard.files import atomic_write
 from regard.recipe import AlgorithmWorld, BaseData, Data, ShapesWorld, TasksData
 from regard.tasks.base import Run
+from regard.tasks.shared.data_record import DATA_FILE
 from regard.training.log import read_events
 
 MARKUP = re.compile(r"[\\`*_{}\[\]()#|~]")
 """What Markdown would read as markup within a line."""
-FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX"}
+FORMAT_NAMES = {"hf": "as a Hugging Face folder", "ctranslate2": "for CTranslate2", "onnx": "as ONNX", "peft": "for PEFT"}
 
 
 def write_card(run: Run) -> None:
@@ -37,6 +38,8 @@ def card(run: Run, folder: Path | None = None, conversion: dict[str, Any] | None
         if run._huggingface is None
         else []
     )
+    if training := run._read_json(DATA_FILE).get("sets", {}).get("training"):
+        known += [("training data", f"{training['examples']:,} examples, SHA-256 `{training['sha256'][:16]}…` (`{DATA_FILE}`)")]
     known += [("model", f"{model.kind}, {layers} layers of {model.width}")]
     known += [("trained on", facts.get("hardware", "unknown"))] if run._huggingface is None else []
     if isinstance(recipe.data, TasksData):
@@ -107,7 +110,7 @@ def conversion_section(note: dict[str, Any]) -> str:
         return ""
     title = f"\n## Conversion\n\nWritten from {code(note['from'])} {FORMAT_NAMES[note['to']]}. "
     if "against" not in note:
-        return f"{title}Not compared yet: `regard convert … --verify` does it.\n"
+        return f"{title}Not compared yet: `regard convert … --{'to hf --' * (note['to'] == 'peft')}verify` does it.\n"
     named = {"logits": note.get("measured", "logits"), "states": "states", "attention": "attention"}
     rows = "\n".join(f"| {shown} | {note[name]:.1e} |" for name, shown in named.items() if note[name] is not None)
     texts = "".join(

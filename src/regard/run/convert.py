@@ -17,6 +17,7 @@ from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
 from regard.interop.convert import write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
+from regard.interop.peft import write_peft_adapter
 from regard.interop.verify import (
     ConversionProof,
     ParityInputs,
@@ -35,7 +36,7 @@ from regard.training.checkpoint import write_weights
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
 MAX_CARD_BYTES = 2**20
-FORMATS = ("hf", "ctranslate2", "onnx")
+FORMATS = ("hf", "ctranslate2", "onnx", "peft")
 
 
 def convert(
@@ -51,6 +52,10 @@ def convert(
     if to == "hf":
         folder = write_huggingface_folder(run, out)
         proof = verify_conversion(run, folder) if verify else None
+    elif to == "peft":
+        if verify:
+            raise UserError("--verify compares whole models; convert --to hf --verify, which has the adapter merged")
+        folder, proof = write_peft_adapter(run, out), None
     else:
         samples = verification_inputs(run)
         ours = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None

@@ -1,7 +1,7 @@
 """Score a run on its test sets or on other files; compare runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,9 +12,11 @@ from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
+from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
 from regard.tasks.text_to_text import TextToTextRun
 from regard.tasks.translate import TranslateRun
+from regard.training.log import note
 
 
 def evaluate(
@@ -109,4 +111,20 @@ def compare_runs(
     sets = select_sets(first, source, reference, task)
     if not (source and reference) and not first.data.tests:
         raise UserError(f"{first.folder} names no test sets; give --source and --reference")
+    for warning in training_overlaps(runs, sets):
+        note(warning)
     return {name: first._compare(dict(zip(names, runs)), examples) for name, examples in sets.items()}
+
+
+def training_overlaps(runs: Sequence[Run], sets: Mapping[str, Examples]) -> list[str]:
+    """Return a warning for every run and test set where test examples were in the run's training data, by their hashes."""
+    found = []
+    for run in runs:
+        for name, examples in sets.items():
+            if known := trained_examples(run.folder, examples):
+                number = len(set(examples.keys()))
+                found.append(
+                    f"warning: {run.folder} was trained on {known:,} of the {number:,} distinct examples of {name}: its scores "
+                    "there are not those of unseen data; compare on files that neither run was trained on (--source, --reference)"
+                )
+    return found

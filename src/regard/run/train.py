@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import distributed, tasks
 from regard.batches.batches import Batches
@@ -24,7 +24,9 @@ from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder
 from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
-from regard.recipe import InitFrom, Recipe, apply_override
+from regard.interop.peft import ADAPTER_FILE
+from regard.layers.lora import add_lora, merge_lora
+from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override
 from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
@@ -36,6 +38,7 @@ from regard.run.resume import (
     training_inputs,
 )
 from regard.tasks.base import Run
+from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
 from regard.training.log import Log, note
 from regard.training.loop import Trainer
@@ -175,8 +178,10 @@ def train_run(
             require_same_inputs(found, inputs, options, log)
         elif options.verify:
             raise UserError(f"--verify {options.verify}: {folder / 'checkpoints'} has no checkpoint yet")
-        if options.overrides and distributed.is_main():
-            atomic_write(folder / "recipe.toml", settings.to_toml())
+        if distributed.is_main():
+            write_data_record(folder, settings, data, inputs["data"])
+            if options.overrides:
+                atomic_write(folder / "recipe.toml", settings.to_toml())
         torch.manual_seed(settings.seed)
         run = task.run(task, folder, settings, device)
         with distributed.local_first():
@@ -191,9 +196,12 @@ def train_run(
             pad_to_multiple_of=LENGTH_MULTIPLE if settings.train.cuda_graphs else 1,
         )
         load_word_vectors(run, log)
+        loaded: set[str] = set()
         if settings.train.init_from is not None:
-            load_initial_weights(run, settings.train.init_from, log)
+            loaded = load_initial_weights(run, settings.train.init_from, log)
         freeze(run, settings.train.freeze)
+        if settings.train.lora is not None:
+            adapt(run, settings.train.lora, loaded)
         trainer = Trainer(
             run.model,
             task.loss(run),
@@ -213,7 +221,7 @@ def train_run(
             resume_from_checkpoint(trainer, found, options.verify, changed)
         weights = trainer.train()
         if distributed.is_main():
-            checkpoint.write_weights(folder / "model.safetensors", weights)
+            write_final_weights(run, weights)
         distributed.barrier()
     return load_native(folder, device=str(device))
 
@@ -258,8 +266,27 @@ def freeze(run: Run, names: list[str]) -> None:
         raise UserError(f"train.freeze = {names} leaves nothing to learn")
 
 
-def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> None:
-    """Load the weights of another run or Hugging Face folder, all or those of the modules named."""
+def adapt(run: Run, settings: LoraSettings, loaded: set[str]) -> None:
+    """Freeze the weights that were loaded from another model, and give its layers adapters."""
+    for name, parameter in run.model.named_parameters():
+        if name in loaded:
+            parameter.requires_grad_(False)
+    if not add_lora(run.model, settings.layers, settings.rank, settings.scale, settings.dropout):
+        raise UserError(f"train.lora.layers = {settings.layers}: the model has no such layers in Transformer blocks")
+
+
+def write_final_weights(run: Run, weights: dict[str, Tensor]) -> None:
+    """Write the trained model; adapters are merged into it, and written by themselves too."""
+    lora = run.recipe.train.lora
+    if lora is not None:
+        trained = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
+        checkpoint.write_weights(run.folder / ADAPTER_FILE, {name: weights[name] for name in trained})
+        weights = merge_lora(weights, lora.scale)
+    checkpoint.write_weights(run.folder / "model.safetensors", weights)
+
+
+def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> set[str]:
+    """Load the weights of another run or Hugging Face folder, all or those of the modules named; return their names."""
     path = Path(settings.run, "model.safetensors")
     theirs = (
         checkpoint.named_weights(load_native(settings.run, device="cpu").model)
@@ -278,11 +305,13 @@ def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> None:
     with torch.no_grad():
         checkpoint.load_weights(run.model, {**ours, **taken}, str(path))
     log.note(f"initialised {len(taken)} tensors from {settings.run}")
+    return set(taken)
 
 
 def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches: Batches) -> None:
     """Log what is about to be trained, and write config.json and environment.json."""
     parameters = sum(p.numel() for p in run.model.parameters())
+    trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     padding = batches.padding_fraction()
     config = {
         "model_type": "regard",
@@ -299,7 +328,8 @@ def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches:
     packed = f"packed into {len(batches.examples):,} rows, " if isinstance(batches.examples, PackedRows) else ""
     devices = (f"{distributed.world_size()} × " if distributed.world_size() > 1 else "") + hardware(run.device)
     log.note(
-        f"{len(data.train):,} training examples, {len(data.valid):,} validation examples; {parameters:,} parameters; "
+        f"{len(data.train):,} training examples, {len(data.valid):,} validation examples; {parameters:,} parameters"
+        f"{'' if trained == parameters else f', {trained:,} of them trained'}; "
         f"{packed}{len(batches.plan(0)):,} batches per epoch, {padding:.1%} padding; {precision} on {devices}"
     )
     if isinstance(batches.examples, MixtureRows):

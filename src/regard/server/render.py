@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from regard.errors import UserError
-from regard.explain.report import round_values
+from regard.explain.explanation import round_values
 from regard.scoring.alignment import sharpest_layer
 from regard.server import request_types, response_types
 from regard.server.jobs import ModelInput
@@ -273,7 +273,7 @@ def attention_file(run: Run, given: ModelInput, request: request_types.Attention
 def explain_response(
     name: str, run: Run, given: ModelInput, request: request_types.ExplainRequest
 ) -> response_types.ExplainResponse:
-    options = ("label", "word", "fits", "against", "position")
+    options = ("label", "word", "fits", "against", "position", "layer", "head")
     target = {key: value for key in options if (value := getattr(request, key)) is not None}
     with SEED_LOCK:
         explanation = run.explain(given, request.method, **target)
@@ -290,6 +290,10 @@ def explain_response(
         unavailable=explanation.unavailable,
         faithfulness=round_values(explanation.faithfulness),
         permutation_effect=None if explanation.permutation_effect is None else round_values(explanation.permutation_effect),
+        attention=explanation.shown,
+        unit=explanation.wording.unit,
+        best=explanation.verdict.best,
+        verdict=explanation.verdict.headline,
         summary=explanation.summary(),
         grid=None if explanation.image is None else list(explanation.image.grid),
         image=None if explanation.image is None else png_base64(explanation.image.pixels),

@@ -163,3 +163,5 @@ class ExplainRequest(TextOrImageRequest):
     fits: Word | None = None
     against: Word | None = None
     position: Word | None = None
+    layer: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    head: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -305,8 +305,16 @@ class ExplainResponse(ApiResponse):
     """Methods that were not run, with the reason."""
     faithfulness: dict[str, dict[str, float | None]]
     permutation_effect: float | None
+    attention: str
+    """Which attention `attention` and the permutation are about: layer and head; empty for a model without attention."""
+    unit: str
+    """Of the losses in `faithfulness`: nats of log-probability, or cosine similarity."""
+    best: str | None
+    """The method to believe; null if none does better than random features."""
+    verdict: str
+    """Which method to believe, and why."""
     summary: list[str]
-    """The faithfulness, in sentences."""
+    """The verdict, the faithfulness of each method ("method: …"), and remarks."""
     grid: Grid | None = None
     image: str | None = None
 

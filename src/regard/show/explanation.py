@@ -1,21 +1,20 @@
-"""Explanations as figures and pages: saliency maps of an image, curves of faithfulness."""
+"""Explanations as figures, pages and text: highlighted tokens, saliency maps of an image, curves of faithfulness."""
 
 from base64 import b64encode
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from regard.explain.explanation import Explanation, FaithfulnessReport
 from regard.explain.faithfulness import RANDOM_BASELINE
-from regard.explain.report import Explanation, FaithfulnessReport, format_number
+from regard.explain.verdict import format_number
+from regard.show.figures.attribution_rows import AttributionRows, attribution_rows_figure, attribution_rows_text, shares_of
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.figure_files import figure_format, render, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import SaliencyRow, saliency_figure
-from regard.show.figures.labels import clean
-from regard.show.figures.style import diverging_colormap
 from regard.tasks.base import Run
 
 LEGEND = (
@@ -56,55 +55,84 @@ def attribution_figure(explanation: Explanation) -> Figure:
     return saliency_figure(image.pixels, methods, rows, below=below, legend=LEGEND + DISCRIMINATION_LEGEND)
 
 
+def attribution_rows(explanation: Explanation, against: bool = False) -> AttributionRows:
+    """Return what is drawn of the explanation of a text, or of the output that it is compared with; the best method first."""
+    measured, other = explanation.faithfulness, explanation.against
+    values = explanation.attributions if other is None or not against else other.attributions
+    methods = sorted(values, key=lambda name: -measured[name]["advantage"])
+    random = measured[RANDOM_BASELINE]
+    return AttributionRows(
+        explanation.features,
+        methods,
+        shares_of([values[name] for name in methods]),
+        [measured[name]["comprehensiveness"] for name in methods],
+        [measured[name]["sufficiency"] for name in methods],
+        (random["comprehensiveness"], random["sufficiency"]),
+        explanation.wording.unit,
+    )
+
+
+def explanation_figure(explanation: Explanation) -> Figure:
+    """Draw the answer: the maps of an image, or the highlighted text with heat map and faithfulness."""
+    if explanation.image is not None:
+        return attribution_figure(explanation)
+    rows = attribution_rows(explanation)
+    return attribution_rows_figure(rows, title=question(explanation), verdict=explanation.verdict.headline)
+
+
+def question(explanation: Explanation) -> str:
+    return f"{explanation.heading('')[0]} ({explanation.named_score})"
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Return the answer for a terminal; an image has its tables there instead."""
+    return f"{question(explanation)}\n\n{attribution_rows_text(attribution_rows(explanation))}"
+
+
+def faithfulness_curves(found: Explanation | FaithfulnessReport, title: str | None = None) -> Figure:
+    """Draw comprehensiveness and sufficiency over the number of top features."""
+    return erasure_curves(
+        found.curves(), baseline=RANDOM_BASELINE, title=title, features=found.wording.features, unit=found.wording.unit
+    )
+
+
 def write_explanation(run: Run, found: Explanation | FaithfulnessReport, path: Path) -> None:
-    """Write the erasure curves, or the maps of one image, as a figure; or both with tables and summary as an HTML page."""
+    """Write the answer, or the curves of a set, as a figure; or both with tables and summary as an HTML page."""
     title, summary = found.heading(run.folder.name)
-    maps = attribution_figure(found) if isinstance(found, Explanation) and found.image is not None else None
-    if figure_format(path, pages=True) != "html":
-        save_figure(erasure_curves(found.curves(), baseline=RANDOM_BASELINE, title=title) if maps is None else maps, path)
+    is_page = figure_format(path, pages=True) == "html"
+    if not is_page:
+        save_figure(explanation_figure(found) if isinstance(found, Explanation) else faithfulness_curves(found, title), path)
         return
     reasons = [f"{name} does not apply: {why}." for name, why in found.unavailable.items()]
     features = found.wording.features
-    caption = f"Score lost without the top {features}, and with them alone; dashed: the random baseline."
-    figures = [] if maps is None else [("The saliency map of each method.", to_svg(maps, "maps"))]
-    figures.append((caption, to_svg(erasure_curves(found.curves(), baseline=RANDOM_BASELINE))))
+    caption = f"{found.wording.unit} lost without the top {features}, and with them alone; dashed: the random baseline."
+    answer = []
+    if isinstance(found, Explanation):
+        answer.append((f"Each method's {features}, and how faithful it is.", to_svg(answer_figure(found), "answer")))
+        if found.against is not None and found.image is None:
+            other = attribution_rows_figure(attribution_rows(found, against=True))
+            answer.append((f"The same for {found.against.output}.", to_svg(other, "other")))
     report = HtmlReport(
         title,
         summary,
+        answer=answer,
         tables=found.tables(),
         notes=[*found.summary(), *reasons],
-        figures=figures,
+        figures=[(caption, to_svg(faithfulness_curves(found), "curves"))],
     )
     write_file(path, html_report(report).encode())
 
 
-def explanation_html(explanation: Explanation) -> str:
-    """Return an explanation as a notebook displays it: the image with its maps; or each method's tokens, blue where they support
-    the output and orange where they speak against it, and its faithfulness."""
+def answer_figure(explanation: Explanation) -> Figure:
+    """Draw the answer without the title, which the page has."""
     if explanation.image is not None:
-        image = b64encode(render(attribution_figure(explanation), "svg")).decode("ascii")
-        return f'<img src="data:image/svg+xml;base64,{image}" style="max-width: 100%" alt="{escape(explanation.output)}">'
-    measures = ("comprehensiveness", "sufficiency")
-    header = "".join(
-        f'<th style="text-align: left; padding-right: 1em">{escape(name)}</th>'
-        for name in ("method", explanation.output, *measures)
-    )
-    rows = []
-    for method, values in explanation.attributions.items():
-        numbers = [explanation.faithfulness.get(method, {}).get(name) for name in measures]
-        cells = "".join(f"<td>{'' if number is None else f'{number:.2f}'}</td>" for number in numbers)
-        tokens = shaded_tokens(explanation.features, values)
-        rows.append(f'<tr><td>{escape(method)}</td><td style="text-align: left">{tokens}</td>{cells}</tr>')
+        return attribution_figure(explanation)
+    return attribution_rows_figure(attribution_rows(explanation), verdict=explanation.verdict.headline)
+
+
+def explanation_html(explanation: Explanation) -> str:
+    """Return an explanation as a notebook displays it: the same figure as in a file."""
+    image = b64encode(render(explanation_figure(explanation), "svg")).decode("ascii")
     notes = "".join(f"<li>{escape(f'{name} does not apply: {why}')}</li>" for name, why in explanation.unavailable.items())
-    return f"<table><tr>{header}</tr>{''.join(rows)}</table>" + (f"<ul>{notes}</ul>" if notes else "")
-
-
-def shaded_tokens(tokens: Sequence[str], values: Sequence[float]) -> str:
-    """Return tokens as HTML, as dark as the size of their values, of which the largest is darkest."""
-    largest = max(map(abs, values), default=0.0) or 1.0
-    shaded = []
-    for token, value in zip(tokens, values):
-        red, green, blue, _ = diverging_colormap()(0.5 + 0.27 * value / largest, bytes=True)
-        style = f"background: rgb({red} {green} {blue}); color: #1d2330; padding: 1px 4px; border-radius: 3px"
-        shaded.append(f'<span style="{style}" title="{value:.3f}">{escape(clean(token))}</span>')
-    return " ".join(shaded)
+    figure = f'<img src="data:image/svg+xml;base64,{image}" style="max-width: 100%" alt="{escape(explanation.output)}">'
+    return figure + (f"<ul>{notes}</ul>" if notes else "")

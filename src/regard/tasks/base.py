@@ -42,7 +42,7 @@ from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenize
 from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
 
 if TYPE_CHECKING:
-    from regard.explain.report import Explanation
+    from regard.explain.explanation import Explanation
     from regard.show.inline import InlineFigure
     from regard.tasks.shared.images import ImageInput, ImageReader
 
@@ -189,17 +189,17 @@ class Run:
             raise UserError(f"{self.folder} is a Hugging Face folder, which names no data; give --source and --reference")
         return read_dataset(self.recipe.data, train=False)
 
-    def explain(self, text: "ImageInput", method: str = "all", **selection: str) -> "Explanation":
+    def explain(self, text: "ImageInput", method: str = "all", **selection: str | int) -> "Explanation":
         """Attribute an output to the tokens of a text or the patches of an image, and test how faithful that attribution is.
 
         The output is the predicted one, or selected by `label`, `word` or (image-text models) a text that the image `fits`;
         `position` is the word of the text, or the mask, whose prediction by a language model or masked model is explained.
-        `against` names another output to contrast it with.
+        `against` names another output to contrast it with; `layer` and `head` (from 1) are those whose attention is tested.
         """
         from regard.explain.report import explain_one
         from regard.explain.selection import OutputSelection
 
-        return explain_one(self, text, method, OutputSelection(**selection))
+        return explain_one(self, text, method, OutputSelection(**cast(dict[str, Any], selection)))
 
     def show(
         self,

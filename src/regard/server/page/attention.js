@@ -30,14 +30,16 @@ function open(panel, context) {
     const input = readInput(), request = { model: model.id, ...input, ...withoutEmpty({ kind: kind?.value }) };
     const maps = await fetchAllLayers(request, signal), image = maps.image ? await loadImage(pngUrl(maps.image)) : null;
     result.replaceChildren();
-    shown = showHeads(result, maps, image, request, context);
+    const isTested = !request.kind || request.kind === "cross";   // the attention from which the output is predicted
+    let view = null;
+    shown = showHeads(result, maps, image, request, context, head => { view = head; if (isTested) faithfulness.showView(view); });
     announce(`${maps.layers.length} layers of ${maps.heads.length} heads.`);
     if (model.task === "contrastive") {
       faithfulness.showMessage(model.verbs.includes("match") ? "How well an image supports a text is explained in the view Match labels."
         : "How well an image supports a text is explained by: regard explain MODEL IMAGE --text TEXT");
     } else if (model.task === "masked" && !/\[MASK\]|<mask>/.test(input.text ?? "")) {
       faithfulness.showMessage("Write [MASK] in place of a word: what the model predicts there is then explained.");
-    } else faithfulness.explain(input);
+    } else faithfulness.explain(isTested ? { ...input, ...view } : input);
   }, { start: ready });
   kind?.addEventListener("change", () => { if (result.childNodes.length) form.submit(); });
 }
@@ -83,7 +85,8 @@ async function fetchAllLayers(request, signal) {
 }
 
 // Show the head that the address names, by default the first of the sharpest layer; return a function that says what is shown.
-function showHeads(result, maps, image, request, { state: kept, remember }) {
+// `onHead` is told the layer and head whenever another one is shown.
+function showHeads(result, maps, image, request, { state: kept, remember }, onHead) {
   const place = (numbers, name, fallback) => numbers.includes(Number(kept[name])) ? numbers.indexOf(Number(kept[name])) : fallback;
   const state = { layer: place(maps.layers, "layer", maps.sharpest_layer), head: place(maps.heads, "head", 0), allHeads: Boolean(kept.all),
     tab: kept.panel ?? (image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember };
@@ -94,6 +97,7 @@ function showHeads(result, maps, image, request, { state: kept, remember }) {
       { label: "attention of each token", absolute: maps.tile_size === 1 }) };
   const draw = () => {
     title.textContent = `Layer ${maps.layers[state.layer]}, head ${maps.heads[state.head]}`;
+    onHead({ layer: maps.layers[state.layer], head: maps.heads[state.head] });
     boxes.get(state.tab)?.replaceChildren();
     if (boxes.has(state.tab)) drawTab[state.tab](boxes.get(state.tab));
   };

@@ -7,9 +7,9 @@ import { tokenList } from "./token_list.js";
 const AUTOMATIC_LENGTH = 400;                         // longer texts are explained only on request: it takes a while
 const BASELINE = "random";
 const MEASURES = {
-  comprehensiveness: ["comprehensiveness", "How much the output's probability drops without the tokens that a method ranks first. "
-    + "Above the random baseline: they do matter."],
-  sufficiency: ["sufficiency", "How much it drops when only those tokens are left. Near 0: they are enough."],
+  comprehensiveness: ["comprehensiveness", "How much the output's log-probability (or similarity) drops without the tokens that a method "
+    + "ranks first, on average. The higher above the random baseline, the more they matter."],
+  sufficiency: ["sufficiency", "How much it drops when only those tokens are left. The lower below the random baseline, the better they suffice."],
   spearman: ["rank correlation with occlusion", "Spearman's correlation with the ranking found by hiding tokens one at a time: 1 the same, "
     + "0 unrelated."],
   randomized: ["correlation with a random model", "How similar the explanation of the same model with random weights is. Near 1, the "
@@ -20,10 +20,10 @@ const PERMUTATION_NOTE = "Permutation: how far the output moves when the shown w
 const BASELINE_NOTE = "The random baseline ranks tokens at random; every method has to beat it.";
 
 export function faithfulnessPanel(parent, { model, closed }) {
-  const body = element("div"), available = model.verbs.includes("explain"), title = "Can this view be trusted?";
-  const box = element("aside", { class: "faithfulness", "aria-label": title }, element("h2", {}, title), body);
+  const body = element("div"), viewNote = element("p", { class: "hint", "aria-live": "polite" }), available = model.verbs.includes("explain"), title = "Can this explanation be trusted?";
+  const box = element("aside", { class: "faithfulness", "aria-label": title }, element("h2", {}, title), viewNote, body);
   parent.append(box);
-  let running = null;
+  let running = null, measured = null;                // measured: the last input
   closed.addEventListener("abort", () => running?.abort());
   const caveat = model.has_attention ? "Attention alone does not explain an output." : "This view shows the output, not the reasons for it.";
   body.append(element("p", { class: "muted" }, available ? `${caveat} Once there is a result, its faithfulness is measured here.`
@@ -32,6 +32,8 @@ export function faithfulnessPanel(parent, { model, closed }) {
   const measure = async input => {
     running?.abort();
     const current = running = new AbortController();
+    measured = input;
+    viewNote.replaceChildren();
     box.setAttribute("aria-busy", "true");
     body.replaceChildren(element("p", { class: "muted" }, "Measuring: hiding tokens, permuting weights, running the model again …"));
     try {
@@ -66,14 +68,16 @@ export function faithfulnessPanel(parent, { model, closed }) {
       }
     };
     const [target, rest] = explanation.target.split(/ in (?='|")/), scoreName = model.task === "contrastive" ? "similarity" : "probability";
-    const remarks = summary.filter(line => !methods.some(name => line.startsWith(`${name}:`)));
+    const remarks = summary.filter(line => line !== explanation.verdict && !methods.some(name => line.startsWith(`${name}:`)));
     body.replaceChildren(
       element("p", { class: "target" }, "Explained: ", element("b", {}, target), rest ? ` in ${rest}` : "",
-        `, ${scoreName} ${formatProbability(explanation.score)}.`),
+        `, ${scoreName} ${formatProbability(explanation.score)}.`,
+        explanation.attention ? ` Attention here is that of ${explanation.attention}.` : ""),
+      element("p", { class: "believe" }, explanation.verdict),
       element("div", { class: "row" }, element("span", { class: "muted" }, "attribution method"), select), pieces, verdict,
       measureTable(explanation, showMethod),
       ...remarks.map(line => element("p", { class: "hint" }, line)), glossary(explanation));
-    if (methods.length) showMethod(methods.includes("attention") ? "attention" : methods[0]);
+    if (methods.length) showMethod(explanation.best ?? methods[0]);
     if (input.text && input.text.length > AUTOMATIC_LENGTH) box.scrollIntoView({ block: "nearest" });
   };
 
@@ -85,14 +89,21 @@ export function faithfulnessPanel(parent, { model, closed }) {
       body.replaceChildren(element("p", { class: "muted" }, "This text is long; measuring takes a while."),
         element("button", { type: "button", onclick: () => measure(input) }, "Measure"));
     },
-    showMessage(text) { running?.abort(); box.removeAttribute("aria-busy"); body.replaceChildren(element("p", { class: "muted" }, text)); },
+    // Say so if the view shows another head than the measured one, and offer to measure that.
+    showView(view) {
+      if (!measured?.layer || (measured.layer === view.layer && measured.head === view.head)) return void viewNote.replaceChildren();
+      viewNote.replaceChildren(`The view shows layer ${view.layer}, head ${view.head}; below is layer ${measured.layer}, head ${measured.head}. `,
+        element("button", { type: "button", onclick: () => measure({ ...measured, ...view }) }, "Measure this head"));
+    },
+    showMessage(text) { measured = null; viewNote.replaceChildren(); running?.abort(); box.removeAttribute("aria-busy"); body.replaceChildren(element("p", { class: "muted" }, text)); },
   };
 }
 
-function measureTable({ faithfulness, attributions }, showMethod) {
+function measureTable({ faithfulness, attributions, unit }, showMethod) {
   const known = number => number !== undefined && number !== null, rows = Object.values(faithfulness);
   const present = Object.keys(MEASURES).filter(name => rows.some(row => known(row[name])));
-  const head = ["method", ...present.map(name => MEASURES[name][0])].map(name => element("th", { scope: "col" }, name));
+  const withUnit = name => ["comprehensiveness", "sufficiency"].includes(name) ? `${MEASURES[name][0]} (${unit})` : MEASURES[name][0];
+  const head = ["method", ...present.map(withUnit)].map(name => element("th", { scope: "col" }, name));
   const rowName = method => attributions[method] ? element("button", { type: "button", class: "plain", onclick: () => showMethod(method) }, method) : method;
   const body = Object.entries(faithfulness).map(([method, row]) => element("tr", { class: method === BASELINE ? "baseline" : null },
     element("th", { scope: "row" }, rowName(method)), ...present.map(name => element("td", {}, known(row[name]) ? formatNumber(row[name]) : ""))));

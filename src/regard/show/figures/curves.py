@@ -112,14 +112,19 @@ def score_over_length(
 
 @house_style()
 def erasure_curves(
-    panels: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], *, baseline: str = "", title: str | None = None
+    panels: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
+    *,
+    baseline: str = "",
+    title: str | None = None,
+    features: str = "tokens",
+    unit: str = "nats",
 ) -> Figure:
-    """Draw the probability lost over the fraction of tokens erased or kept: a panel per kind, a line per method, intervals as
-    bands. The line called `baseline` is dashed."""
+    """Draw the score lost over the number or percentage of features erased or kept, the "top" of each point: a panel per kind, a
+    line per method, intervals as bands. The line called `baseline` is dashed."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series if name != baseline))
     colours = dict(zip(names, head_colours(len(names)))) | {baseline: theme().muted}
     markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)} | {baseline: ""}
-    percents = sorted({point["percent"] for series in panels.values() for points in series.values() for point in points})
+    steps = list(dict.fromkeys(point["top"] for series in panels.values() for points in series.values() for point in points))
     width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
     figure, title_bottom = titled_figure(title, width, 0.25 + high + 0.5 - MARGIN, gap=0.12)
     top = title_bottom + 0.25
@@ -127,7 +132,7 @@ def erasure_curves(
         axes = axes_at(figure, left + number * (wide + 0.45), top, wide, high)
         panel_title(axes, name)
         for method, points in series.items():
-            at = [percents.index(point["percent"]) for point in points]
+            at = [steps.index(point["top"]) for point in points]
             score, lower, upper = ([point[key] for point in points] for key in ("score", "low", "high"))
             if lower != upper:
                 axes.fill_between(at, lower, upper, color=colours[method], alpha=0.1, linewidth=0)
@@ -141,13 +146,13 @@ def erasure_curves(
                 linewidth=1.4,
                 label=label(method),
             )
-        axes.set_xticks(range(len(percents)), [f"{percent:g}%" for percent in percents])
-        axes.set_xlabel("fraction of the tokens")
+        axes.set_xticks(range(len(steps)), steps)
+        axes.set_xlabel(f"top {features}")
         axes.grid(**GRID)
     limits = [axes.get_ylim() for axes in figure.axes]
     for axes in figure.axes:
         axes.set_ylim(min(0.0, *(low for low, _ in limits)), max(high for _, high in limits))
-    figure.axes[0].set_ylabel("probability lost")
+    figure.axes[0].set_ylabel(f"{unit} lost")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
     figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)

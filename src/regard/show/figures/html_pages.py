@@ -108,6 +108,8 @@ class HtmlReport:
     facts: Sequence[tuple[str, str]] = ()
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
     """(title, header, rows)"""
+    answer: Sequence[tuple[str, str]] = ()
+    """(caption, <svg>), before the tables."""
     notes: Sequence[str] = ()
     examples: Sequence[tuple[str, str, str]] = ()
     """(source, hypothesis, reference)"""
@@ -123,21 +125,25 @@ def html_report(report: HtmlReport) -> str:
     if report.facts:
         parts.append(html_table((), report.facts))
 
+    parts += html_figures(report.answer)
     for heading, header, rows in report.tables:
         parts += [f"<h2>{escape(heading)}</h2>", html_table(header, rows)]
     parts += [f"<p>{escape(note)}</p>" for note in report.notes]
     if report.examples:
         parts += ["<h2>Translations of test sentences</h2>", "<dl>", *(example_row(*row) for row in report.examples), "</dl>"]
     if report.figures:
-        parts += ["<h2>Figures</h2>"] if len(parts) > 2 else []
-        parts += [
-            f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'
-            for caption, svg in report.figures
-        ]
+        parts += [*(["<h2>Figures</h2>"] if len(parts) > 2 else []), *html_figures(report.figures)]
     if report.commands:
         commands = escape("\n".join(report.commands))
         parts += ["<h2>Next commands</h2>", f"<pre><code>{commands}</code></pre>"]
     return html_page(title, PAGE_STYLE, "\n".join(parts) + "\n")
+
+
+def html_figures(figures: Sequence[tuple[str, str]]) -> list[str]:
+    """Return figures, (caption, <svg>), as HTML."""
+    return [
+        f'<figure><div class="card">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>' for caption, svg in figures
+    ]
 
 
 def html_page(title: str, css: str, body: str) -> str:

@@ -1,0 +1,175 @@
+"""explain: attributions with their faithfulness, and what heads do."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.options import (
+    AsJson,
+    Device,
+    Gold,
+    RunFolder,
+    SourceLanguage,
+    TargetLanguage,
+    Task,
+    TrustRemoteCode,
+    app,
+    load_for,
+    refuse,
+    with_task_prefix,
+)
+from regard.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from regard.explain.explanation import Explanation, FaithfulnessReport
+    from regard.explain.head_report import HeadReport
+
+
+@app.command()
+def explain(
+    run: RunFolder,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="Input to explain: a text, or the path of an image.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SET",
+            help="Measure over a file with one text per line, a folder of images, or a set of the recipe (valid …).",
+        ),
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Reference translation of --data, line by line.")] = None,
+    gold: Gold = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="all, or a comma-separated list of: attention, rollout, flow, gradient-attention, norms, input-gradient, "
+            "integrated-gradients, occlusion."
+        ),
+    ] = "all",
+    label: Annotated[str | None, typer.Option("--class", help="Label to explain [default: the predicted one].")] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            help="Word of the translation or caption to explain, as text or by its number from 1; for a language model, "
+            "the next word; for a masked model, the word at the mask [default: the predicted one]."
+        ),
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            help="Word of the text whose prediction by a language model or masked model is explained: by its number from 1, as "
+            "text, or word:2 for the second of several; [MASK]:2 is the second mask [default: the next word; the first mask]."
+        ),
+    ] = None,
+    fits: Annotated[str | None, typer.Option("--text", help="Text to match with an image (CLIP).")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Another label, word or text to explain beside it; tests whether the methods tell the two apart."),
+    ] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of examples of --data.")] = 200,
+    heads: Annotated[
+        bool,
+        typer.Option("--heads", help="Report what each head attends to and the effect of removing it, over --data or valid."),
+    ] = False,
+    layer: Annotated[
+        int | None, typer.Option(min=1, help="Layer whose attention is tested, counted from 1 [default: the last].")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="Head of --layer, counted from 1 [default: the mean over heads].")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The highlighted text, or the maps of an image, with the faithfulness of each method; of --data, the curves "
+            "(.svg, .png, .pdf). As a page (.html): all of it with tables."
+        ),
+    ] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Draw the highlighted text in the terminal.")] = False,
+    task: Task = None,
+    source_language: SourceLanguage = None,
+    target_language: TargetLanguage = None,
+    trust_remote_code: TrustRemoteCode = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Explain an output, and test the explanation.
+
+    Attribute an output to tokens or patches with several methods, and measure how faithful each of them is.
+    """
+    from regard.explain.selection import OutputSelection
+    from regard.show.attention import check_output_path
+    from regard.show.explanation import write_explanation
+
+    is_one = any(option is not None for option in (label, word, fits, position, layer, head)) or terminal
+    check_options(text, data, heads, is_one, figure=out is not None, contrast=against is not None, gold=(reference, gold))
+    check_output_path(out, True)
+    languages = (source_language, target_language)
+    opened = load_for("explain", run, device, task, languages=languages, trust_remote_code=trust_remote_code)
+    selection = OutputSelection(label, word, fits, against, position, layer, head)
+    if heads:
+        from regard.explain.head_report import explain_heads
+
+        print_found(explain_heads(opened, data or "valid", number=number, reference=reference, gold=gold), as_json)
+        return
+    from regard.explain.report import explain_one, explain_set
+
+    found: Explanation | FaithfulnessReport
+    if data is not None:
+        found = explain_set(
+            opened, data, method, number=number, selection=selection, reference=reference, gold=gold, progress=sys.stderr.isatty()
+        )
+    else:
+        found = explain_one(opened, with_task_prefix(opened, [str(text)], task)[0], method, selection)
+    if out is not None:
+        write_explanation(opened, found, out)
+    print_found(found, as_json, terminal)
+
+
+def check_options(
+    text: str | None,
+    data: str | None,
+    heads: bool,
+    is_one: bool,
+    *,
+    figure: bool,
+    contrast: bool,
+    gold: tuple[Path | None, Path | None],
+) -> None:
+    """Refuse contradictory options. `is_one`: some are for one text or image; `gold` are --reference and --gold."""
+    refuse(
+        (
+            heads and (text is not None or figure or contrast),
+            "--heads measures over many examples: leave out the text, --against and --out, and give --data or nothing",
+        ),
+        (
+            not heads and (text is None) == (data is None),
+            "give a text or an image to explain, or --data to measure explanations over many",
+        ),
+        (data is None and gold != (None, None), "--reference and --gold go with --data FILE"),
+        (
+            data is not None and is_one,
+            "--class, --word, --position, --text, --layer, --head and --terminal are for one text or image; over --data the "
+            "run's own outputs are explained",
+        ),
+    )
+
+
+def print_found(found: "Explanation | FaithfulnessReport | HeadReport", as_json: bool, terminal: bool = False) -> None:
+    """Print tables and sentences; for a text in a terminal, the highlighted text in place of the tables."""
+    from regard.explain.explanation import Explanation
+    from regard.show.explanation import explanation_text
+
+    if as_json:
+        print_json(**found.to_json())
+        return
+    if terminal and isinstance(found, Explanation) and found.image is None:
+        print(explanation_text(found))
+    else:
+        for table in found.tables():
+            print_table(table.title, table.header, table.rows)
+    print()
+    for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
+        print(line)
