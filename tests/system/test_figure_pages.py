@@ -92,6 +92,28 @@ def test_interactive_attention_pages(window, group, tmp_path, view):
     check_page(window, path, interact)
 
 
+@pytest.mark.parametrize("view", PAGE_VIEWS)
+def test_attention_pages_have_numbers_beside_their_colours_and_a_dark_mode(window, group, tmp_path, view):
+    """The legend ends just above the largest weight, or at 1; in the dark theme the same drawing begins at a dark colour."""
+    path = tmp_path / "a.html"
+    path.write_text(attention_page(group, view=view, token=1 if view == "token" else None), encoding="utf-8")
+    darkest = "[...document.querySelectorAll('#stage, html')].map(one => getComputedStyle(one).backgroundColor)"
+
+    def interact(page):
+        end = float(page.locator("#scale .scale span").nth(1).inner_text())
+        shown = group[0].weights if view == "model" else group[0].weights[0]
+        assert shown.mean(0).max() / 3 <= end <= 1
+        page.get_by_label("scale to 1").check()
+        assert page.locator("#scale .scale span").nth(1).inner_text() == "1"
+        before = page.evaluate(darkest), page.locator("#stage canvas").first.screenshot()
+        page.get_by_role("button", name="dark colours").click()
+        after = page.evaluate(darkest), page.locator("#stage canvas").first.screenshot()
+        assert before[0] != after[0] and before[1] != after[1]
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+    check_page(window, path, interact)
+
+
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
 def test_pages_with_a_static_figure(window, group, tmp_path, kind):
     found = group[0]

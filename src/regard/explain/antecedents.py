@@ -66,6 +66,11 @@ class AntecedentHead:
     """The translations that stay the same without it, except for pronouns."""
 
     @property
+    def head_name(self) -> str:
+        """The name of the head, counted from 1."""
+        return head_name(self.head)
+
+    @property
     def matters(self) -> bool:
         """Whether pronouns suffer without this head, and more than without the others of its layer."""
         ablated = self.ablations["head"]

@@ -1,6 +1,7 @@
 // The colours of weights and heads in the theme of the page, and what is painted again when it changes.
-import { colourTable, headColour } from "./colours.js";
-import { clamp } from "./dom.js";
+import { colourTable, formatWeight, headColour } from "./colours.js";
+import { clamp, element } from "./dom.js";
+import { paintScale } from "./drawing.js";
 
 const painters = new Map();
 let tables;
@@ -33,3 +34,10 @@ export function repaintAll() {
 }
 
 export const seriesColour = (i, count) => headColour(i, count, isDark());
+
+// The legend of a scale of weights from 0 to `end`, with numbers.
+export function scaleLegend(end, name = "attention weight") {
+  const canvas = element("canvas", { role: "img", "aria-label": `${name} from 0 to ${formatWeight(end)}` });
+  paintOnThemeChange(canvas, () => paintScale(canvas, t => weightToRgb(t)));
+  return element("p", { class: "scale" }, element("span", {}, "0"), canvas, element("span", {}, formatWeight(end)), element("span", {}, name));
+}
