@@ -122,7 +122,7 @@ def test_pages_with_a_static_figure(window, group, tmp_path, kind):
         BeamNode(-1, 1, "b", -1.0, PRUNED),
         BeamNode(0, 2, "c", -0.2, ENDED, -0.1, best=True),
     ]
-    points = [{"percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
+    points = [{"top": f"{percent}%", "percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
     figure = {
         "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries),
         "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
