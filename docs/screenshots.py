@@ -1,4 +1,4 @@
-"""Take the screenshots of the web page in docs/figures: `python docs/screenshots.py runs/demo runs/shapes-clip`."""
+"""Take the screenshots of the web page in docs/figures: `python docs/screenshots.py runs/demo [runs/shapes-clip]`."""
 
 import io
 import shutil
@@ -19,6 +19,7 @@ from regard.worlds import shapes
 
 FIGURES = Path(__file__).parent / "figures"
 COLOURS = 96
+SENTENCE = "The+goat+finds+the+cake+under+the+sofa+because+it+is+baked."
 MAX_HEIGHT = 1430
 
 
@@ -42,6 +43,17 @@ def match_view(page: Page) -> None:
     labels.blur()
 
 
+def flow_view(page: Page) -> None:
+    page.locator(".flow-bars").wait_for()
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(1500)
+
+
+def lens_view(page: Page) -> None:
+    page.locator(".lens-detail p").wait_for()
+    page.mouse.move(0, 0)
+
+
 def take(browser: Browser, url: str, name: str, width: int, theme: Literal["light", "dark"], act: Callable[[Page], None]) -> None:
     """Open a view, act on it, and save the upper part of the page."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
@@ -55,18 +67,24 @@ def take(browser: Browser, url: str, name: str, width: int, theme: Literal["ligh
     page.close()
 
 
-def main(translator: str, clip: str) -> None:
+def main(translator: str, clip: str | None = None) -> None:
+    """Take all screenshots; without an image-text model, those of the translator."""
     settings = ServerSettings(port=0)
     socket = bind_socket(settings)
-    server = create_server(load_runs([f"demo={translator}", f"shapes-clip={clip}"], "cpu"), settings)
+    server = create_server(load_runs([f"demo={translator}", *([f"shapes-clip={clip}"] if clip else [])], "cpu"), settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.05)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        take(browser, f"{socket_url(socket)}/#demo/translate", "page.png", 1200, "light", translate_view)
-        take(browser, f"{socket_url(socket)}/#shapes-clip/match", "page-phone.png", 390, "dark", match_view)
+        url = f"{socket_url(socket)}/#"
+        take(browser, f"{url}demo/flow?text={SENTENCE}&stage=6&token=10", "flow.png", 1440, "light", flow_view)
+        take(browser, f"{url}demo/flow?text={SENTENCE}&stage=6&token=10", "flow-phone.png", 390, "dark", flow_view)
+        take(browser, f"{url}demo/lens?text={SENTENCE}&layer=1&token=12", "lens.png", 1440, "dark", lens_view)
+        if clip:
+            take(browser, f"{url}demo/translate", "page.png", 1200, "light", translate_view)
+            take(browser, f"{url}shapes-clip/match", "page-phone.png", 390, "dark", match_view)
         browser.close()
     server.should_exit = True
     thread.join(15)

@@ -199,6 +199,8 @@ def test_no_pickle_no_exec_no_broad_except(path):
         for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
         if path.name != "percent.py" or not one.startswith(("exec(", "eval("))
     ]  # which runs the pages of the tour
+    if path == PACKAGE / "cli" / "__init__.py":
+        found.remove("except Exception")  # the one last resort: a bug is one line with a report
     assert not found
 
 

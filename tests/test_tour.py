@@ -132,6 +132,32 @@ def test_norms_page_layer_norm_is_independent_of_the_batch_and_batch_norm_is_not
     assert change["layer"] == 0 < change["batch"]
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_notebooks_of_the_tour_are_current(percent, path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert written == load_from_docs("notebooks").notebook(path), "stale: run python docs/notebooks.py"
+    nbformat = pytest.importorskip("nbformat")
+    nbformat.validate(nbformat.reads(written, as_version=4))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_pages_have_exercises_with_checked_answers_and_never_shell_out(percent, path):
+    text = path.read_text(encoding="utf-8")
+    answers = text.split("# ## Exercises")[1]
+    assert "# 1. " in answers and "assert " in answers and not re.search(r"subprocess|os\.system|^!", text, re.M)
+
+
+def test_patches_page_projects_as_a_convolution_does(run_page):
+    printed = "".join(output.stdout for output in run_page("09-patches.py"))
+    assert "16 tokens of 192 numbers" in printed and float(re.search(r"differ by (\S+)", printed)[1]) < 1e-5
+    assert "patches of 16:  197 tokens" in printed
+
+
+def test_positions_page_answers_its_exercise(run_page):
+    assert "1. a rotation" in "".join(output.stdout for output in run_page("04-positions.py"))
+
+
 def test_a_figure_as_the_value_of_a_cell_becomes_an_image(run_page, hooks):
     outputs = [output for output in run_page("05-norms.py") if output.value is not None]
     assert len(outputs) == 1 and outputs[0].value._repr_svg_().count("<svg") == 1 and outputs[0].value._repr_png_() is None

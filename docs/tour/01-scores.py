@@ -87,3 +87,19 @@ figure(softmax_gradients(widths, drawn), "gradients.svg")
 # %% [markdown]
 # Scaled, the gradient through the softmax does not depend on the width; unscaled, it falls with the width (the line is
 # the median over the random queries, the band their interquartile range).
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Add 100 to both scores 14 and 12. What are the weights?
+# 2. How far apart must two scores be for the smaller weight to fall below 1%?
+#
+# The answers are computed and checked in the next cell.
+
+# %%
+shifted = torch.tensor([114.0, 112.0]).softmax(0)
+assert torch.allclose(shifted, torch.tensor([14.0, 12.0]).softmax(0))
+print(f"1. {shifted[0]:.2f}, {shifted[1]:.2f}, as before: only differences of scores matter")
+gap = torch.log(torch.tensor(99.0))
+assert abs(torch.tensor([gap, 0.0]).softmax(0)[1] - 0.01) < 1e-6
+print(f"2. {gap:.2f}: the ratio of two weights is e to the difference of their scores, and e^{gap:.2f} = 99")

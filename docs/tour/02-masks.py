@@ -41,6 +41,33 @@ figure(attention_matrix(weights.numpy(), words, words), "masked.svg")
 # %% [markdown]
 # The first word can only attend to itself; every row adds up to one; right of the diagonal all weights are 0.
 #
+# ## Padding and cross-attention
+#
+# Sentences of a batch have different lengths; the short ones are filled up with padding, which a *padding mask* hides
+# from every query. In *cross-attention* the words of the target attend to those of the source: there is no order
+# between the two sides, and only the padding of the source is hidden. In the decoder of a translator the *causal
+# mask* holds between the words of the target. Dark cells are visible.
+
+# %%
+from regard.show.figures.teaching import mask_figure
+
+source, target = ["she", "saw", "goats", "<pad>"], ["<s>", "sie", "sah"]
+lengths = torch.tensor([3])  # of the source, without its padding
+
+
+def visible(mask, queries, keys):
+    """Return what a mask shows of each query (T, S)."""
+    return mask.dense(len(queries), len(keys)).expand(1, 1, len(queries), len(keys))[0, 0].numpy()
+
+
+masks = {
+    "causal (decoder)": (visible(Mask(causal=True), target, target), target, target),
+    "padding (encoder)": (visible(Mask(lengths=lengths), source, source), source, source),
+    "cross (decoder to encoder)": (visible(Mask(lengths=lengths), target, source), target, source),
+}
+figure(mask_figure(masks), "masks.svg")
+
+# %% [markdown]
 # ## A misprint
 #
 # A widely used slide deck prints 0.48 0.52 for the second row, whose softmax is 0.42 0.58. The ratio of the two
@@ -69,3 +96,19 @@ for future in (0.0, 2.0):
 
 # %% [markdown]
 # Masked before the softmax, the weights do not depend on what follows; masked after it, they do.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. What does a query attend to if every key is hidden from it?
+# 2. A padding token has the score 50. How much weight do the words get?
+
+# %%
+words = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(1))
+nothing = attention_weights(words, words, mask=Mask(lengths=torch.tensor([0])))
+assert (nothing == 0).all()
+print("1. to nothing: its weights are 0, not NaN, and so is its output")
+padded = torch.tensor([0.5, 1.0, 50.0]).expand(1, 1, 3, 3)
+hidden = attention_weights(words, words, score=lambda q, k: padded.clone(), mask=Mask(lengths=torch.tensor([2])))
+assert torch.allclose(hidden[..., :2].sum(-1), torch.ones(1, 1, 3)) and (hidden[..., 2] == 0).all()
+print("2. all of it: whatever the score of padding is, −∞ takes its place before the softmax")

@@ -58,3 +58,14 @@ for head in found.heads:
 # %% [markdown]
 # Heads of cross-attention have found the word that they translate, heads of the encoder neighbouring
 # words; heads that are not listed spread their weight over several relations.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How many parameters has multi-head attention of width D, biases included? Does the number of heads matter?
+
+# %%
+width = 128
+counted = {heads: sum(p.numel() for p in MultiHeadAttention(width=width, heads=heads).parameters()) for heads in (1, 2, 16)}
+assert set(counted.values()) == {4 * (width**2 + width)}
+print(f"1. 4 (D² + D) = {4 * (width**2 + width):,} for D = {width}, with any number of heads")

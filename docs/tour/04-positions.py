@@ -43,3 +43,18 @@ for distance in (0, 1, 2, 5, 10):
 # %% [markdown]
 # Each row has a single value: a score can express the distance of two words, independent of where they are in the
 # sentence.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Vaswani et al. chose this encoding because PE(p + k) is a linear function of PE(p). Find the matrix for k = 3.
+
+# %%
+shift = 3
+rates = 10_000 ** (-torch.arange(0, 128, 2) / 128)
+turn = torch.zeros(128, 128, dtype=table.dtype)
+for i, rate in enumerate(rates):  # a rotation of each pair (sin, cos) by k times its rate
+    c, s = torch.cos(shift * rate), torch.sin(shift * rate)
+    turn[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.tensor([[c, s], [-s, c]])
+assert torch.allclose(table[shift:], table[:-shift] @ turn.T, atol=1e-5)
+print("1. a rotation of each pair of components by k / 10000^(2i/d), the same for every p")

@@ -53,3 +53,15 @@ for name, norm in (("layer norm", layer), ("batch norm", batch)):
 # %% [markdown]
 # With layer norm the output for a sentence is the same in any batch, or alone, and padding has no effect; with batch
 # norm it depends on the rest of the batch. (`model.norm = "batch"` trains a Transformer with batch norm.)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Multiply one word by 10. What does layer norm return for it? And RMS norm?
+
+# %%
+word = torch.randn(1, 1, 8, generator=generator)
+for name in ("layer", "rms"):
+    norm = build_norm(name, 8)
+    assert torch.allclose(norm(10 * word), norm(word), atol=1e-3)
+print("1. the same as before: both divide by a deviation that grows with the word")

@@ -53,3 +53,18 @@ scores = json.loads((folder / "scores.json").read_text())["test"]
 for name in ("alignment_error", "bleu"):
     score, low, high = (scores[name][part] for part in ("score", "low", "high"))
     print(f"{name.replace('_', ' '):15} {score:7.3f}   [{low:.3f}, {high:.3f}]")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Link every target word to the source word with its largest weight, in the head of this page. How many of these
+#    links are gold, over the test sentences?
+
+# %%
+right = total = 0
+for pair, found in zip(tests, align_gold(run, tests)):
+    gold = set(pair.alignment)
+    links = {(int(row.argmax()), target) for target, row in enumerate(found.view(layer, head)[0])}
+    right, total = right + len(links & gold), total + len(links)
+assert right > total / 2
+print(f"1. {right / total:.0%} of {total} links")

@@ -5,23 +5,19 @@
 # *es*. To choose one, a translator has to know the antecedent, and in these sentences only the last word reveals it.
 
 # %%
-from helpers import figure, regard, translator
+from helpers import figure, translator
+
+from regard.run.load import load
 
 folder = translator()
-regard(
-    "translate translator "
-    '"The fox saw the jacket in the castle because it was hungry." '
-    '"The fox saw the jacket in the castle because it was knitted." '
-    '"The fox saw the jacket in the castle because it was dilapidated."'
-)
+run = load(folder, device="cpu")
+for last in ("hungry", "knitted", "dilapidated"):
+    print(run.translate(f"The fox saw the jacket in the castle because it was {last}.").text)
 
 # %% [markdown]
 # What does the decoder attend to when it predicts the pronoun? Its second layer, head by head:
 
 # %%
-from regard.run.load import load
-
-run = load(folder, device="cpu")
 sentence = "The fox sees the loaf on the chest, but it is already baked."
 words = run.translate(sentence).text.split()
 pronoun = next(word for word in words if word in ("er", "sie", "es"))
@@ -37,7 +33,7 @@ from regard.explain.head_report import explain_heads
 
 heads = explain_heads(run, number=120)
 looking = [head for head in heads.heads if head.module.startswith("encoder") or "cross" in head.module]
-best = max(looking, key=lambda head: head.excess("antecedent"))
+best = max(looking, key=lambda head: head.weights["antecedent"][0] - head.weights["antecedent"][1])
 weight, chance = best.weights["antecedent"]
 print(heads.names()[best.module, best.head])
 print(f"{weight:.0%} of its weight is on the antecedent; random baseline {chance:.0%}")
@@ -89,3 +85,15 @@ print(
     f"pronouns that are right: {said['score']:.0f}%, by always taking",
     ", ".join(f"the {name} {weight:.0%}" for name, share in guesses.items()),
 )
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How often is the pronoun right if one always says the most frequent of *er*, *sie*, *es*?
+
+# %%
+forms = [it.form for pair in tests for it in pair.pronouns]
+most = max(set(forms), key=forms.count)
+rate = forms.count(most) / len(forms)
+assert 1 / 3 <= rate < 1
+print(f"1. {rate:.0%}, with {most!r}: the accuracy above has to be compared with this")

@@ -10,26 +10,29 @@
 # that were not in the training set:
 
 # %%
-from helpers import FOLDER, captioner, figure, regard
+from helpers import FOLDER, captioner, figure
 from PIL import Image
 
+from regard.run.load import load
 from regard.worlds import shapes
 
 folder = captioner()
+run = load(folder, device="cpu")
 tests = shapes.generate(5, seed=1, split="test", size=32, shapes=(2, 2))
 for number, test in enumerate(tests, start=1):
     Image.fromarray(test.pixels()).save(FOLDER / f"shapes-{number}.png")
-regard("caption captioner shapes-1.png shapes-2.png shapes-4.png --out looks.png")
+for number in (1, 2, 4):
+    print(run.caption(FOLDER / f"shapes-{number}.png").text)
+run.show(FOLDER / "shapes-4.png")
 
 # %% [markdown]
-# Colour is where it attended for the word above. The model is small, not always right, and its captions are short; to
-# see its attention move from one shape to another, let it read the world's own captions of two images.
+# The figure shows the last of them: in colour where it attended for each word. The model is small, not always right, and
+# its captions are short; to see its attention move from one shape to another, let it read the world's own captions of two
+# images.
 
 # %%
-from regard.run.load import load
 from regard.show.figures.image_figures import ImageAttention, image_attention_figure
 
-run = load(folder, device="cpu")
 chosen = [tests[3], tests[4]]
 captions = [test.captions[0].text for test in chosen]
 found = run.align([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
@@ -58,3 +61,17 @@ for name in ("attention_inside", "inside_by_chance", "true"):
 
 # %% [markdown]
 # The model was trained on images and captions alone, without boxes. `recipes/shapes-caption.toml` trains a larger one.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. The feature map is 8 × 8. What is the weight of each position under uniform attention, and do the weights of every
+#    word above add up to one?
+
+# %%
+import numpy as np
+
+found = run.align([FOLDER / "shapes-4.png", FOLDER / "shapes-5.png"], captions)
+sums = np.concatenate([look.weights.reshape(*look.weights.shape[:-2], -1).sum(-1).flatten() for look in found])
+assert np.allclose(sums, 1, atol=1e-3)
+print(f"1. {1 / 64:.4f}; all {len(sums)} sums are one")

@@ -1,19 +1,23 @@
-"""Shared by the pages of the tour: shell commands, figures as notebooks show them, two models that are trained once."""
+"""Shared by the pages of the tour: figures as notebooks show them, and two models that are trained once."""
 
-import shlex
+import io
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from regard.run.card import write_card
+from regard.run.evaluate import evaluate
+from regard.run.train import train
 from regard.show.figures.figure_files import save_figure
+from regard.studies.demo import run_demo
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"
-"""Where the commands run and the figures are written."""
+"""Where the models and the figures are written."""
+CAPTIONER = Path(__file__).with_name("captioner.toml")
 
 
 @dataclass(frozen=True)
@@ -33,50 +37,41 @@ class FigureFile:
         return f"{self.path.name}, {self.origin}"
 
 
-def regard(command: str) -> FigureFile | None:
-    """Run `regard …` and print its output; return the figure that it wrote."""
-    print(f"$ regard {command}\n{run_command(command)}", end="")
-    words = shlex.split(command)
-    out = next((Path(value) for option, value in pairwise(words) if option == "--out"), Path())
-    return FigureFile(FOLDER / out, f"made by regard {command}") if out.suffix in (".svg", ".png") else None
-
-
-def run_command(command: str) -> str:
-    """Run `regard …` in the folder of the tour and return what it prints."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", *shlex.split(command)], cwd=FOLDER, capture_output=True, text=True, encoding="utf-8"
-    )
-    if done.returncode:
-        raise RuntimeError(f"regard {command}: exit status {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def figure(drawn: Figure, name: str) -> FigureFile:
     """Save a figure that a page drew beside those of the commands."""
     save_figure(drawn, FOLDER / name)
     return FigureFile(FOLDER / name, "drawn by this page")
 
 
-def train_once(name: str, command: str, recipe: str = "") -> Path:
-    """Return the run folder of a command, which runs once for all pages, and again if the command or its recipe changes."""
+def train_once(name: str, command: str, make: Callable[[Path], object], recipe: str = "") -> Path:
+    """Return the run folder of a command, which `make` carries out once for all pages, and again if it or its recipe changes."""
     print(f"$ regard {command}")
     folder, stamp = FOLDER / name, FOLDER / f"{name}.made"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != command + recipe:
         shutil.rmtree(folder, ignore_errors=True)
-        run_command(command)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with redirect_stdout(io.StringIO()):
+            make(folder)
         stamp.write_text(command + recipe, encoding="utf-8")
     return folder
 
 
 def translator() -> Path:
     """Return the run folder of the demo, tested on fewer sentences."""
-    return train_once("translator", "demo --out translator --set data.world.held_out=200")
+    return train_once("translator", "demo --out translator --set data.world.held_out=200", make_translator)
+
+
+def make_translator(folder: Path) -> None:
+    run_demo(folder, overrides=["data.world.held_out=200"])
 
 
 def captioner() -> Path:
     """Return the run folder of captioner.toml."""
-    recipe = Path(__file__).with_name("captioner.toml").read_text(encoding="utf-8")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "captioner.toml").write_text(recipe, encoding="utf-8")
-    return train_once("captioner", "train captioner.toml --out captioner", recipe)
+    recipe = CAPTIONER.read_text(encoding="utf-8")
+    return train_once("captioner", "train captioner.toml --out captioner", make_captioner, recipe)
+
+
+def make_captioner(folder: Path) -> None:
+    run = train(CAPTIONER, folder)
+    evaluate(run)
+    write_card(run)

@@ -6,15 +6,20 @@ names: `.NAME.writing` (file), `.writing-NAME` (folder), `.removing-NAME` and `.
 """
 
 import errno
+import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
+
+from safetensors import SafetensorError
 
 from regard.errors import UserError
 
@@ -24,7 +29,12 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_MESSAGE = "No space left on device"
+UNSAFE_CHARACTERS = re.compile(r"[^\w.,()=+@ -]")
+MAX_FILE_NAME = 100
+"""Bytes; systems allow 255."""
 LOCK_FILE = ".lock"
+CACHE_LAYOUT = "layout.json"
 LOCKED_FOLDERS: set[Path] = set()
 """Folders locked by this process: POSIX locks do not exclude the process that holds them."""
 
@@ -39,15 +49,17 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path, needed: int = 0) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` when the block ends without an exception."""
+    require_regular_file(path)
     temporary = path.with_name(f".{path.name}.writing")
     try:
         require_space(path.parent, needed)
         yield temporary
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise disk_error(path, needed, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)
 
 
@@ -66,11 +78,51 @@ def atomic_folder(path: Path, needed: int = 0) -> Iterator[Path]:
             path.rename(replaced)
         temporary.rename(path)
         shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise disk_error(path, needed, error) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     fsync_folder(path.parent)
+
+
+@contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Make a folder of the user's choice to write many files into; a full or read-only disk is the user's error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise disk_error(Path(error.filename or folder), 0, error) from None
+
+
+def require_regular_file(path: Path) -> None:
+    """Refuse to replace what is not a regular file: a folder, a device, a pipe."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # nothing is there, or the write will say what is wrong
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "no regular file"
+        raise UserError(f"cannot write {path}: it is {kind}; choose the name of a file")
+
+
+def file_name(name: str) -> str:
+    """Return a file name for a name of unknown origin (of a test set, of a task): no folder in it, no special character.
+
+    Names that would become the same are kept apart by a hash."""
+    flat = name.replace("/", "-")
+    safe = UNSAFE_CHARACTERS.sub("-", flat).encode()[:MAX_FILE_NAME].decode(errors="ignore").strip(". ")
+    return (
+        safe if safe and safe == flat else f"{safe}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}".lstrip("-")
+    )
+
+
+def path_exists(text: str | Path) -> bool:
+    """Return whether a text is the path of something: a text may be longer than any path, or hold a NUL."""
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def write_and_fsync(path: Path, data: bytes) -> None:
@@ -136,16 +188,17 @@ def require_space(folder: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes needed, {free:,} free")
 
 
-def disk_error(path: Path, needed: int, error: OSError) -> UserError:
-    """Return the message for an OSError met while writing."""
-    if error.errno not in DISK_FULL_ERRNOS:
-        return UserError(f"cannot write {path}: {error.strerror or error}")
+def disk_error(path: Path, needed: int, error: OSError | SafetensorError) -> UserError:
+    """Return the message for an error met while writing."""
+    full = DISK_FULL_MESSAGE in str(error) if isinstance(error, SafetensorError) else error.errno in DISK_FULL_ERRNOS
+    if not full:
+        return UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
     try:
         free = f"{shutil.disk_usage(path.parent).free:,}"
     except OSError:
         free = "unknown"
     space = f"{needed:,} bytes needed, {free} free" if needed else f"{free} bytes free"
-    return UserError(f"cannot write {path}: the disk is full ({space}); free some space and resume, nothing is lost")
+    return UserError(f"cannot write {path}: the disk is full ({space}); free some space and run the command again")
 
 
 @contextmanager
@@ -201,23 +254,32 @@ def cache_root() -> Path:
 
 
 def cached_folder(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
-    """Return the cached folder of a content digest. If there is none, let `build` fill one; its result goes to layout.json.
+    """Return the cached folder of a content digest. If there is none, or it is damaged, let `build` fill one; its result and the
+    hashes of all files go to layout.json.
 
     Several processes may build the same folder at once: each has its own temporary folder, and the first rename wins.
     """
     folder = cache_root() / digest
-    if (folder / "layout.json").exists():
+    damage = find_cache_damage(folder) if folder.exists() else "missing"
+    if damage is None:
         return folder
     temporary = folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            print(f"the cache {folder} is damaged ({damage}); building it again", file=sys.stderr)
+            remove_folder(folder)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
-        (temporary / "layout.json").write_text(json.dumps(build(temporary)))
+        layout = build(temporary)
+        hashes = {path.name: _fsync_and_hash(path) for path in sorted(temporary.iterdir())}
+        write_and_fsync(temporary / CACHE_LAYOUT, json.dumps({**layout, "sha256": hashes}).encode())
+        fsync_folder(temporary)
         try:
             temporary.rename(folder)
         except OSError:  # another process was faster
-            if not (folder / "layout.json").exists():
+            if find_cache_damage(folder) is not None:
                 raise
+        fsync_folder(folder.parent)
     except OSError as error:
         raise UserError(
             f"cannot write the cache {folder.parent}: {error.strerror or error}; free some space, or set XDG_CACHE_HOME to "
@@ -227,3 +289,25 @@ def cached_folder(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
         if temporary != folder:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def find_cache_damage(folder: Path) -> str | None:
+    """Return what is wrong with a cached folder, or None: every file is read and its hash compared."""
+    try:
+        hashes = json.loads((folder / CACHE_LAYOUT).read_bytes())["sha256"]
+        for name, digest in hashes.items():
+            with (folder / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    return f"{name} does not match its hash"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{CACHE_LAYOUT} or a file it lists cannot be read ({type(error).__name__})"
+    return None
+
+
+def _fsync_and_hash(path: Path) -> str:
+    """Wait until a file is on the disk; return its SHA-256."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,6 +8,8 @@ import torch
 from regard import distributed
 from regard.errors import UserError
 
+DEVICE_TYPES = ("cpu", "cuda", "mps")
+
 
 def choose_device(name: str = "auto") -> torch.device:
     """Return the device of that name, or with "auto" the GPU if there is one; under torchrun the device of this rank.
@@ -22,6 +24,8 @@ def choose_device(name: str = "auto") -> torch.device:
     if name != "auto":
         try:
             device = torch.device(name)
+            if device.type not in DEVICE_TYPES:
+                raise RuntimeError(f"{device.type} is not supported")
             torch.empty(0, device=device)
             return device
         except (RuntimeError, AssertionError) as error:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from regard.attention.lazy_maps import REDUCTIONS
-from regard.attention.record import Record
+from regard.attention.record import Record, RecordedMap
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.models.transformer import Transformer
@@ -176,6 +176,7 @@ def test_inconsistent_record_is_rejected(broken, wrong, problem):
         (TOKENS | {"source": [["a"]]}, "1 rows, and a batch of 2"),
         (TOKENS | {"target": [[1], [2]]}, "list of strings"),
         (TOKENS | {"source": {"patches": [2]}}, "patches should be"),
+        (TOKENS | {"source": {"patches": [10**9, 10**9]}}, "patches .* positions at"),
     ],
 )
 def test_tokens_that_do_not_match_the_maps_are_rejected(model, tokens, problem):
@@ -210,3 +211,9 @@ def test_from_transformers_and_to_bertviz():
     entropy = replace(reduced.calls[0], kind="entropy", parts={"entropy": np.zeros((1, 4, 3), np.float32)})
     with pytest.raises(UserError, match="BertViz draws whole maps"):
         replace(record, modules={reduced.name: replace(reduced, calls=[entropy])}).to_bertviz()
+
+
+def test_a_record_that_names_more_keys_than_memory_holds_is_not_seen_whole():
+    parts = {"keys": np.zeros((1, 1, 1, 1), np.int32), "values": np.ones((1, 1, 1, 1), np.float32)}
+    with pytest.raises(UserError, match="too large to be seen whole"):
+        RecordedMap("top", (1, 1, 1, 10**12), parts, 1).dense()

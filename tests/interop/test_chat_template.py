@@ -1,13 +1,14 @@
 """Chat templates: ids equal those of `transformers`; only the template may insert special tokens."""
 
 import json
+import time
 
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import regard
 from regard.errors import UserError
-from regard.tasks.shared.chat import chat_template, encode_conversation
+from regard.tasks.shared.chat import RENDER_SECONDS, chat_template, encode_conversation
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
@@ -77,3 +78,25 @@ def test_run_without_a_template_has_no_chat(folder):
     assert chat_template(run) is None
     with pytest.raises(UserError, match="no chat template"):
         encode_conversation(run, MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10**12 }}",
+        "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+        "{% set x = 'a' * 10**8 %}{{ x | replace('a', x) }}",
+        "{{ 9 ** (9 ** 9) }}",
+    ],
+)
+def test_endless_or_large_template_is_stopped_and_the_next_one_rendered(folder, template):
+    run = regard.load(folder, device="cpu")
+    expected = encode_conversation(run, MESSAGES)
+    (folder / "chat_template.jinja").write_text(template)
+    start = time.monotonic()
+    with pytest.raises(UserError, match="chat template"):
+        encode_conversation(run, MESSAGES)
+    assert time.monotonic() - start < RENDER_SECONDS + 5
+    (folder / "chat_template.jinja").unlink()
+    assert encode_conversation(run, MESSAGES) == expected

@@ -127,3 +127,10 @@ def test_engine_and_precision_options_of_translate_and_evaluate(run, installed, 
     scores = json.loads((run.folder / "scores.json").read_text())
     assert any("engine:" in metric["signature"] for metric in scores["test"].values())
     assert torch.get_num_threads() == 1
+
+
+def test_int8_says_that_outputs_may_depend_on_the_texts_beside(tiny_run, capsys, monkeypatch):
+    monkeypatch.setattr("regard.run.engines.measure_cost", lambda run, name: None)
+    run = regard.load(tiny_run.folder, device="cpu")
+    use_engine(run, precision="int8")
+    assert "may change the outputs of others beside it" in capsys.readouterr().err

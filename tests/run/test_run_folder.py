@@ -9,7 +9,7 @@ import torch
 import regard
 from regard.errors import UserError
 from regard.run.card import card, write_card
-from regard.run.evaluate import compare_runs, evaluate
+from regard.run.evaluate import compare_runs, evaluate, score_set, write_scores
 from regard.run.train import train
 
 
@@ -92,3 +92,22 @@ def test_train_reuses_the_folder_of_a_run_that_failed_before_its_first_step(tiny
     with pytest.raises(UserError, match="tokens long"):
         train({**tiny_settings, "model": {**tiny_settings["model"], "max_length": 8}}, tmp_path / "run", device="cpu")
     assert train(tiny_settings, tmp_path / "run", device="cpu")._best(["The dog sleeps."])
+
+
+def test_a_test_set_of_any_name_is_written_inside_the_run_folder(tiny_run, tmp_path):
+    folder = tmp_path / "a" / "b" / "run"
+    shutil.copytree(tiny_run.folder, folder, ignore=shutil.ignore_patterns("checkpoints", "outputs", "figures"))
+    run = regard.load(folder, device="cpu")
+    before = {path for path in tmp_path.rglob("*") if folder not in path.parents}
+    (result,) = [score_set(run, "x/../../../escaped", run.data.valid)]
+    write_scores(run, [result])
+    assert {path for path in tmp_path.rglob("*") if folder not in path.parents} == before
+    assert len(list((folder / "figures").iterdir())) == len(list((folder / "outputs").iterdir())) == 1
+
+
+def test_a_run_that_does_not_exist_is_not_looked_up_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.run.load.download", lambda *_: pytest.fail("asked the hub"))
+    for name in ("runs/typo", "./typo", "x" * 300, "runs/" + "x" * 300):
+        with pytest.raises(UserError, match="does not exist"):
+            regard.load(name)

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.scoring.score import Score, bootstrap_interval, bootstrap_score, make_signature
+from regard.scoring.score import Score, bootstrap_interval, bootstrap_score, make_signature, paired_t_test
 
 
 def mean(total):
@@ -74,3 +74,15 @@ def test_score_as_text_and_json():
 def test_signature_has_sacrebleus_format():
     fields = dict(part.split(":") for part in make_signature("aer", bs=1000, seed=12345).split("|"))
     assert list(fields) == ["metric", "bs", "seed", "regard"] and fields["metric"] == "aer"
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+def test_paired_t_test_equals_scipy(differences):
+    stats = pytest.importorskip("scipy.stats")
+    assume(np.std(differences, ddof=1) > 1e-6 * max(1.0, np.abs(differences).max()))
+    expected = stats.ttest_1samp(differences, 0).pvalue
+    assert paired_t_test(differences) == pytest.approx(expected, abs=1e-9)
+
+
+def test_paired_t_test_of_constant_differences():
+    assert paired_t_test([0.0, 0.0]) == 1 and paired_t_test([1.0, 1.0]) == 0

@@ -1,6 +1,7 @@
 """Limits on connections: heads and bodies arrive in time and within size; the settings that the command line rejects."""
 
 import json
+import resource
 import socket
 import time
 
@@ -9,8 +10,11 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.server.connections import bind_socket
+from regard.server.connections import available_connections, bind_socket
+from regard.server.errors import ApiError
+from regard.server.metrics import Metrics
 from regard.server.models import load_runs
+from regard.server.network.connection_table import ConnectionTable
 from regard.server.settings import ServerSettings
 
 HEAD = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -54,10 +58,23 @@ def test_late_body_is_answered_with_408(served):
         assert read_all(connection).startswith(b"HTTP/1.1 408")
 
 
-def test_large_head_is_rejected(served):
+@pytest.mark.parametrize("size, end, status", [(40_000, b"", 431), (70_000, b"\r\n\r\n", 431), (15_000, b"\r\n\r\n", 200)])
+def test_large_head_is_rejected(served, size, end, status):
+    """Also one that arrives in one piece."""
     with served.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Much: " + b"a" * 40_000)
-        assert read_all(connection).startswith(b"HTTP/1.1 400")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Much: " + b"a" * size + end)
+        assert read_all(connection).startswith(b"HTTP/1.1 %d" % status)
+
+
+@pytest.mark.parametrize(
+    "data", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost localhost\r\n\r\n", b"\x16\x03\x01\x02\0\x01\n\n", b"a" * 20_000]
+)
+def test_what_is_not_http_is_answered_in_the_form_of_all_errors(served, data):
+    with served.connect() as connection:
+        connection.sendall(data)
+        head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")) and b"application/json" in head
+    assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
 
 
 def test_unread_body_is_not_parsed_as_the_next_request(served):
@@ -91,6 +108,125 @@ def test_oldest_idle_connection_is_closed_when_there_are_too_many(runs, listenin
         assert [read_all(idle) for idle in slow[:10]] == [b""] * 10  # long before the head timeout
         for idle in slow:
             idle.close()
+
+
+TOKEN = "a-token-of-enough-letters"
+UNREAD = 400 * b"GET /page/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def connect_and_never_read(served, number):
+    """Return connections that have requested more than they will ever read."""
+    held = []
+    for _ in range(number):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.connect(("127.0.0.1", served.port))
+        connection.sendall(UNREAD)
+        held.append(connection)
+    return held
+
+
+def test_clients_that_never_read_do_not_lock_out_others(runs, listening):
+    """Their requests are complete, and their number is larger than that of the connections; the others come later."""
+    with listening({"gpt": runs["gpt"]}, max_connections=40, token=TOKEN) as served:
+        held = connect_and_never_read(served, 60)
+        request = WHOLE.replace(b"localhost\r\n", f"localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n".encode())
+        start = time.monotonic()
+        for data in 3 * [request, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"]:
+            with served.connect() as connection:
+                connection.sendall(data)
+                assert read_all(connection).startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - start < 8  # before any of the time limits
+        assert len(served.server.table.new) <= 20  # half of the connections, from one address
+        for connection in held:
+            connection.close()
+
+
+def test_unread_response_is_dropped_in_time(runs, listening):
+    with listening({"gpt": runs["gpt"]}, head_timeout=0.4, send_timeout=0.4) as served:
+        (connection,) = connect_and_never_read(served, 1)
+        deadline = time.monotonic() + 10
+        while served.server.table.new or not served.server.server_state.total_requests:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert not served.server.server_state.connections
+        connection.close()
+
+
+class FakeConnection:
+    """A connection as the table sees it."""
+
+    def __init__(self, address="a", stalled=False):
+        self.address, self.stalled, self.open = address, stalled, True
+
+    def abort(self):
+        self.open = False
+
+    def is_late(self, now):
+        return False
+
+    def is_stalled(self):
+        return self.stalled
+
+
+def add_connections(table, number, **options):
+    connections = [FakeConnection(f"10.0.0.{index}", **options) for index in range(number)]
+    for connection in connections:
+        table.add(connection)
+    return connections
+
+
+def test_connection_whose_progress_is_longest_ago_is_closed_first():
+    table = ConnectionTable(ServerSettings(), Metrics(), 8)
+    connections = add_connections(table, 8)
+    table.note_progress(connections[0])
+    newcomers = add_connections(table, 2)
+    assert [one.open for one in connections] == [True, False, False, *5 * [True]] and all(one.open for one in newcomers)
+
+
+def test_address_has_at_most_half_of_the_connections():
+    table = ConnectionTable(ServerSettings(), Metrics(), 8)
+    same = [FakeConnection() for _ in range(20)]
+    others = add_connections(table, 3)
+    for connection in same:
+        table.add(connection)
+    assert [one.open for one in same] == [*16 * [False], *4 * [True]] and all(one.open for one in others)
+    assert table.by_address["a"] == 4
+
+
+def test_accepted_connections_stay_and_leave_room_for_new_ones():
+    """A request is refused where too many others are busy; it takes the place of one that is stalled."""
+    table = ConnectionTable(ServerSettings(), Metrics(), 16)
+    accepted = add_connections(table, 14)
+    for connection in accepted:
+        table.accept(connection)
+    flood = add_connections(table, 50)
+    assert all(one.open for one in accepted) and sum(one.open for one in flood) == 2
+    with pytest.raises(ApiError) as error:
+        table.accept(flood[-1])
+    assert error.value.status == 503 and flood[-1].open
+    accepted[3].stalled = True
+    table.accept(flood[-1])
+    assert [one.open for one in accepted].index(False) == 3
+
+
+def test_closed_connections_are_counted_and_logged_once(caplog):
+    table = ConnectionTable(ServerSettings(), Metrics(), 4)
+    add_connections(table, 500)
+    for now in range(9):
+        table.close_late(100.0 + now)
+    assert [record.number for record in caplog.records] == [496]
+    assert table.metrics.registry.get_sample_value("regard_closed_connections_total", {"reason": "limit"}) == 496
+
+
+def test_fewer_connections_where_few_files_may_be_open(monkeypatch):
+    for limit, expected in ((100_000, 1000), (1256, 1000), (1024, 768)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, limit=limit: (limit, limit))
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
+        assert available_connections(ServerSettings()) == expected
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (128, 128))
+    with pytest.raises(UserError, match="ulimit"):
+        available_connections(ServerSettings())
 
 
 def test_invalid_settings_are_rejected():

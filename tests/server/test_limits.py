@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import UserError
+from regard.server import render, response_types
 from regard.server.app import create_app
-from regard.server.errors import redact_message
-from regard.server.limits import JsonLogFormatter
+from regard.server.errors import ApiError, redact_message
+from regard.server.limits import CHUNK_BYTES, Exchange, JsonLogFormatter, RequestMemory
+from regard.server.metrics import Metrics
+from regard.server.network import json_body
 from regard.server.settings import ServerSettings
 
 TOKEN = "a-token-of-enough-letters"
@@ -123,6 +126,153 @@ def test_body_is_limited_while_it_is_received(make_client):
     assert sent[0]["status"] == 413 and len(received) == 4 and (b"connection", b"close") in sent[0]["headers"]
     check_error(small.post("/v1/match", content=b'{"image": "' + b"A" * 6000, headers={"Content-Type": "application/json"}), 413)
     assert small.post("/v1/match", json={"image": "A" * 3000, "labels": ["a"]}).status_code == 422
+
+
+def test_only_models_that_read_images_take_bodies_of_their_size(runs, make_client):
+    body = b'{"text": "a"' + b" " * 1_500_000 + b"}"
+    headers = {"Content-Type": "application/json"}
+    with TestClient(create_app({"gpt": runs["gpt"]}), base_url="http://localhost") as texts:
+        check_error(texts.post("/v1/embed", content=body, headers=headers), 413)
+    images = make_client()
+    assert images.post("/v1/embed", content=body, headers=headers).status_code == 200
+    check_error(images.post("/v1/generate", content=body, headers=headers), 413)
+
+
+@given(
+    st.recursive(st.none() | st.text(max_size=5) | st.just('\\",[{'), lambda inner: st.lists(inner, max_size=6), max_leaves=40)
+)
+def test_json_is_checked_by_its_values_and_depth(value):
+    """What is inside a text counts for nothing."""
+
+    def depth(value):
+        return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+    text = json.dumps({"a": value}).encode()
+    allowed = json_body.MAX_VALUES, json_body.MAX_DEPTH
+    try:
+        for values, levels in ((20, 5), (8, 3)):
+            json_body.MAX_VALUES, json_body.MAX_DEPTH = values, levels
+            try:
+                json_body.check_json(text)
+                accepted = True
+            except ApiError:
+                accepted = False
+            assert accepted == (commas_and_brackets(value) <= values and 1 + depth(value) <= levels)
+    finally:
+        json_body.MAX_VALUES, json_body.MAX_DEPTH = allowed
+
+
+def commas_and_brackets(value):
+    def inside(value):
+        return 1 + max(0, len(value) - 1) + sum(map(inside, value)) if isinstance(value, list) else 0
+
+    return 1 + inside(value)
+
+
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        (b"{" + b",".join(b'"k%d":0' % number for number in range(80_000)) + b"}", 400),
+        (b'{"prompt": ' + b"[" * 40 + b"]" * 40 + b"}", 400),
+        (b'{"prompt": "' + b"\\n" * 310_000 + b'"}', 400),
+        (json.dumps({"prompt": "[,{" * 5000, "max_tokens": 1}).encode(), 422),  # too long for this model, but JSON
+    ],
+)
+def test_json_of_many_values_is_rejected_unparsed(client, monkeypatch, body, status):
+    parsed = []
+    monkeypatch.setattr(json_body.json, "loads", lambda text: parsed.append(text) or json.JSONDecoder().decode(text.decode()))
+    response = client.post("/v1/generate", content=body, headers={"Content-Type": "application/json"})
+    check_error(response, status)
+    assert parsed.count(body) == (status == 422)
+
+
+def test_every_endpoint_checks_its_json(client):
+    paths = [path for path, operations in client.get("/openapi.json").json()["paths"].items() if "post" in operations]
+    assert len(paths) > 15
+    for path in paths:
+        error = client.post(path, content=b"[" * 50, headers={"Content-Type": "application/json"})
+        assert "nested" in check_error(error, 400)["message"]
+
+
+def test_memory_of_all_requests_together_is_bounded(make_client, encode_image):
+    limited = make_client(max_request_bytes=200_000)
+    long_text = {"prompt": "a" * 19_000, "max_tokens": 1}
+    assert limited.post("/v1/generate", json=long_text).status_code == 422  # too long for this model
+    error = limited.post("/v1/generate", json={"prompt": 5 * ["a" * 19_000]})
+    assert check_error(error, 503)["code"] == "busy" and error.headers["retry-after"]
+    large_image = {"image": encode_image(Image.new("RGB", (300, 300))), "labels": ["a"]}  # 720 KB while it is decoded
+    assert check_error(limited.post("/v1/match", json=large_image), 503)["code"] == "busy"
+    for _ in range(20):  # nothing is kept of those requests
+        assert limited.post("/v1/generate", json=long_text).status_code == 422
+
+
+@given(st.integers(0, 5 * CHUNK_BYTES), st.booleans())
+def test_long_response_is_sent_in_pieces(size, closes):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def scenario():
+        exchange = Exchange({"method": "GET"}, None, send, ServerSettings(), RequestMemory(10**9), 10**6)
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
+        await exchange.send({"type": "http.response.body", "body": bytes(size), "more_body": not closes})
+        return exchange.sent
+
+    assert asyncio.run(scenario()) == size == sum(len(message["body"]) for message in sent[1:])
+    assert all(len(message["body"]) <= CHUNK_BYTES for message in sent[1:])
+    assert [message["more_body"] for message in sent[1:]] == [*(len(sent) - 2) * [True], not closes]
+
+
+def test_response_that_takes_too_much_memory_becomes_an_error(make_client, monkeypatch):
+    limited = make_client(max_request_bytes=150_000)
+    monkeypatch.setattr(limited.app.state.metrics, "to_text", lambda: b"a" * 149_000)
+    assert limited.get("/metrics").content == b"a" * 149_000
+    monkeypatch.setattr(limited.app.state.metrics, "to_text", lambda: b"a" * 151_000)
+    assert check_error(limited.get("/metrics"), 503)["code"] == "busy"
+
+
+class UnforeseenError(Exception):
+    """An exception of a library: of no class that Python has."""
+
+
+def test_unforeseen_error_in_an_endpoint_is_answered_in_json(make_client, monkeypatch, caplog):
+    server = make_client()
+
+    def fail():
+        raise UnforeseenError("secret /root/path")
+
+    monkeypatch.setattr(server.app.state.metrics, "to_text", fail)
+    error = check_error(server.get("/metrics"), 500)
+    assert error["code"] == "failure" and "secret" not in json.dumps(error) and "UnforeseenError" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("failing", ["step", "result"])
+def test_failure_while_decoding_is_an_error_or_an_error_event(runs, monkeypatch, stream, failing):
+    """The stream does not just stop, whether the model fails or what is made of its result."""
+    if failing == "step":
+        step, steps = runs["gpt"].model.step, []
+
+        def fail(tokens, state):
+            steps.append(1)
+            if len(steps) > 3:
+                raise UnforeseenError
+            return step(tokens, state)
+
+        monkeypatch.setattr(runs["gpt"].model, "step", fail)
+    else:
+        monkeypatch.setattr(render, "generation_results", lambda *_: [response_types.GenerateResult()])
+    with TestClient(create_app({"gpt": runs["gpt"]}), base_url="http://localhost") as client:
+        response = client.post("/v1/generate", json={"prompt": "Der Hund", "max_tokens": 8, "stream": stream})
+        if stream and response.status_code == 200:
+            events = response.text.split("\n\n")
+            assert events[-2] == "data: [DONE]" and json.loads(events[-3].removeprefix("data: "))["error"]["code"] == "failure"
+        else:
+            assert check_error(response, 500)["code"] == "failure"
+        monkeypatch.undo()
+        assert client.get("/ready").status_code == 200
+        assert client.post("/v1/generate", json={"prompt": "Der Hund", "max_tokens": 2}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -238,6 +388,14 @@ def test_log_has_one_json_line_per_request_without_its_text(client, caplog):
     line = json.loads(JsonLogFormatter().format(record))
     assert line["endpoint"] == "/v1/generate" and line["status"] == 200 and line["model"] == "gpt"
     assert "Hund" not in json.dumps(line)
+
+
+def test_counters_are_exact_in_the_metrics():
+    metrics = Metrics()
+    metrics.tokens.labels("a").inc(123_456_789_012)
+    metrics.tokens.labels("a").inc()
+    (line,) = [line for line in metrics.to_text().decode().splitlines() if line.startswith("regard_generated_tokens_total")]
+    assert float(line.rpartition(" ")[2]) == 123_456_789_013
 
 
 def test_metrics_are_in_prometheus_text_format(client):

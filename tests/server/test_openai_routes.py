@@ -1,6 +1,9 @@
 """OpenAI's official Python client against a listening server."""
 
 import asyncio
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import openai
@@ -115,3 +118,26 @@ def test_decoding_stops_when_the_async_client_disconnects(served, runs):
         return False
 
     assert asyncio.run(scenario())
+
+
+def test_endless_chat_template_stops_neither_decoding_nor_readiness(runs, listening):
+    path = runs["gpt"].folder / "chat_template.jinja"
+    template = path.read_text(encoding="utf-8")
+    path.write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", encoding="utf-8")
+    try:
+        with listening({"gpt": runs["gpt"]}) as server, ThreadPoolExecutor(1) as other:
+            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0)
+            chat = other.submit(client.chat.completions.create, model="gpt", messages=[{"role": "user", "content": "Der"}])
+            start = time.monotonic()
+            while not chat.done():
+                client.completions.create(model="gpt", prompt="Der", max_tokens=2)
+                assert time.monotonic() - start < 10
+            with pytest.raises(openai.UnprocessableEntityError, match="chat template"):
+                chat.result()
+            path.write_text(template, encoding="utf-8")
+            assert client.chat.completions.create(
+                model="gpt", messages=[{"role": "user", "content": "Der"}], max_tokens=2
+            ).choices
+            assert urllib.request.urlopen(f"{server.url}/ready").status == 200
+    finally:
+        path.write_text(template, encoding="utf-8")

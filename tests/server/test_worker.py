@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import threading
 import time
 
@@ -160,6 +161,27 @@ def test_worker_recovers_after_a_failing_step(runs, monkeypatch):
 
     status, found = asyncio.run(scenario())
     assert status == 500 and found.text == runs["gpt"].generate(["Der"], max_tokens=5)[0]
+
+
+def test_worker_goes_on_after_whatever_ends_its_thread(runs):
+    """A job that calls sys.exit, in the thread of the model; /ready recovers."""
+
+    async def scenario():
+        worker = make_worker(runs["gpt"])
+        worker.thread.start()
+        fatal = Job(lambda callback: sys.exit(3), client="a")
+        waiting = Job(lambda callback: 1, client="a")
+        worker.submit([fatal, waiting])
+        failed = await asyncio.wait_for(asyncio.gather(fatal.future, waiting.future, return_exceptions=True), 10)
+        again = make_job(runs["gpt"])
+        worker.submit([again])
+        found, alive = await asyncio.wait_for(again.future, 10), worker.alive
+        worker.stop()
+        return failed, found, alive
+
+    failed, found, alive = asyncio.run(scenario())
+    assert [error.status for error in failed] == [500, 500] and alive
+    assert found.text == runs["gpt"].generate(["Der"], max_tokens=5)[0]
 
 
 def test_request_that_takes_too_long_is_cancelled_with_a_message(runs, gated):

@@ -1,7 +1,9 @@
 """The server under attack, under load, and with clients that disconnect."""
 
 import json
+import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -13,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,9 +48,14 @@ def raw_request(path, body):
 class ServeProcess:
     """`regard serve` in a process of its own."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, open_files=4096, token=""):
+        def limit_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
         command = [sys.executable, "-m", "regard", "serve", "--port", "0", "--device", "cpu", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, preexec_fn=limit_files, env={**os.environ, "REGARD_TOKEN": token}
+        )
         first = self.process.stderr.readline()
         self.url = re.search(r"http://\S+", first).group()
         self.port = int(self.url.rpartition(":")[2])
@@ -183,6 +191,32 @@ def test_slow_clients_do_not_delay_the_others(runs, listening):
         p99 = [found[int(0.99 * len(found))] for found in (before, during)]
         print(f"p99 {1000 * p99[0]:.1f} ms, with slow clients {1000 * p99[1]:.1f} ms; {closed} of 500 closed")
         assert p99[1] <= 2 * p99[0] + 0.02 and closed == 500
+
+
+def test_clients_without_the_token_exhaust_neither_connections_nor_files_nor_memory(runs):
+    """More connections than the server may have open files, each with unread responses: benchmarks/server_attacks.py in small.
+    Every request of a newcomer is answered, and the log stays short."""
+    with ServeProcess(runs["gpt"].folder, open_files=320, token="a-token-of-enough-letters") as server:
+        before, held = server.memory(), []
+        for _ in range(400):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.connect(("127.0.0.1", server.port))
+            with suppress(OSError):  # it may be closed already, to make room for the next
+                connection.sendall(60 * b"GET /page/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            held.append(connection)
+        authorized = urllib.request.Request(
+            server.url + "/v1/models", headers={"Authorization": "Bearer a-token-of-enough-letters"}
+        )
+        for _ in range(20):
+            assert urllib.request.urlopen(server.url + "/health", timeout=10).status == 200
+            assert urllib.request.urlopen(authorized, timeout=10).status == 200
+        grown = server.memory() - before
+        other_lines = [line for line in server.log if '"request"' not in line]
+        print(f"{grown:+.0f} MB; {len(other_lines)} lines in the log")
+        assert grown < 60 and len(other_lines) < 10 and not any("raceback" in line for line in server.log)
+        for connection in held:
+            connection.close()
 
 
 def test_decoding_stops_for_a_hundred_disconnected_clients(runs, listening, gated):

@@ -16,7 +16,7 @@ pytest.importorskip("mkdocs")
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
 HELPERS = (ROOT / "docs" / "tour" / "helpers.py").read_text(encoding="utf-8")
-TRANSLATOR = re.search(r'train_once\("translator", "(.*)"\)', HELPERS)[1]
+TRANSLATOR = re.search(r'train_once\("translator", "(.*?)"', HELPERS)[1]
 """The command that trains the tour's translator."""
 
 
@@ -79,7 +79,7 @@ def test_captioner_attends_to_what_a_caption_names(site):
 
 def test_every_tour_page_has_a_figure(site):
     figures = {path.name.split("-")[0] for path in (site / "tour").iterdir() if path.suffix in (".svg", ".png")}
-    assert figures == {f"0{number}" for number in range(1, 9)}
+    assert figures == {f"{number:02}" for number in range(1, 11)}
 
 
 def test_every_link_leads_somewhere(site):

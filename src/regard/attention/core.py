@@ -146,6 +146,8 @@ class DotProductScore:
     scale: float | None = None
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        if q.dtype == torch.float16:  # scores beyond 65,504 would be infinite; the fused kernels accumulate in float32 too
+            q, k = q.float(), k.float()
         return (q * self._factor(q)) @ repeat_kv(k, q.size(1)).transpose(-2, -1)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ exported. A record keeps each map of weights (B, H, T, S) whole, or reduced:
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from regard.files import atomic_file
 if TYPE_CHECKING:
     from torch import Tensor
 
+MAX_DENSE = 2**30
+"""Weights of a map that is seen whole: 4 GB."""
 VERSION = 1
 RECORD_KINDS = ("weights", "top", "blocks", "rows", "entropy", "nothing")
 SIDES = {
@@ -103,6 +106,8 @@ class RecordedMap:
         """Return (B, H, T, S) as far as it is known: 0 where a top-k dropped a weight, block means repeated over their blocks,
         NaN where a row is unknown."""
         parts = self.numpy().parts
+        if math.prod(self.shape) > MAX_DENSE:
+            raise UserError(f"a map of {' × '.join(map(str, self.shape))} weights is too large to be seen whole")
         match self.kind:
             case "weights":
                 return parts["weights"]
@@ -298,6 +303,8 @@ def _check_tokens(module: ModuleRecord, tokens: Mapping[str, Any]) -> None:
         if isinstance(texts, Mapping):
             if len(texts.get("patches", ())) != 2 or not all(isinstance(n, int) and n > 0 for n in texts["patches"]):
                 raise UserError(f"tokens of {side!r}: patches should be [rows, columns]")
+            if math.prod(texts["patches"]) > positions:
+                raise UserError(f"tokens of {side!r}: patches {texts['patches']}, and {positions} positions at {module.name}")
             continue
         if not isinstance(texts, list) or not all(
             isinstance(row, list) and all(isinstance(token, str) for token in row) for row in texts

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 from regard import distributed
+from regard.cli.failure import describe_failure, open_closed_streams, take_debug_flag
 from regard.cli.options import app
 from regard.errors import Interrupted, UserError
 
@@ -20,15 +21,24 @@ MULTI_PROCESS_VERBS = ("train", "evaluate", "translate")
 """Verbs that run in several processes under torchrun."""
 
 
+MAX_MESSAGE = 2000
+"""Characters of a message; a value of any length may be in it."""
+
+
 def main() -> None:
-    """Run a verb; a user's mistake prints one line and exits with status 2."""
+    """Run a verb; a user's mistake prints one line and exits with status 2, a bug of ours one line and exits with status 1."""
     warnings.filterwarnings("ignore", "Image size", module=r"PIL\.")  # decompression bombs raise our own error
+    open_closed_streams()
+    debug = take_debug_flag(sys.argv)
     try:
-        if distributed.world_size() > 1:
-            configure_rank(sys.argv[1:])
-        app()
+        try:
+            if distributed.world_size() > 1:
+                configure_rank(sys.argv[1:])
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk is found here, not at the end of the process
     except UserError as error:
-        _report(" ".join(str(error).splitlines()))
+        _report(" ".join(str(error).splitlines())[:MAX_MESSAGE])
         distributed.exit_process(2)
     except Interrupted as interruption:
         _report(f"interrupted; {interruption.cure}")
@@ -37,6 +47,12 @@ def main() -> None:
         if not done.code:
             distributed.destroy_process_group()
         distributed.exit_process(done.code)
+    except Exception as error:
+        if debug or distributed.world_size() > 1:
+            raise
+        status, message = describe_failure(error)
+        _report(message)
+        distributed.exit_process(status)
 
 
 def _report(message: str) -> None:

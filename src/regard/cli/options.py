@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.corpus.lines import MAX_LINE_BYTES
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -28,7 +29,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per 
 Device = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[
     str | None,
-    typer.Option(metavar="fp32|bf16|int8", help="Numerical precision [default: fp32]. int8 runs on the CPU only."),
+    typer.Option(
+        metavar="fp32|bf16|int8",
+        help="Numerical precision [default: fp32]. int8 runs on the CPU only; its outputs may depend on the texts beside.",
+    ),
 ]
 Engine = Annotated[
     str,
@@ -90,6 +94,7 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug; may also follow the verb.")] = False,
 ) -> None:
     """Train, use and inspect attention models."""
 
@@ -154,8 +159,12 @@ def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str
                 raise UserError(f"text {number} of the command line is not UTF-8; convert it first")
         yield texts
         return
+    if sys.stdin is None:
+        raise UserError("standard input is closed; give the texts as arguments")
     batch: list[str] = []
-    for number, raw in enumerate(sys.stdin.buffer, start=1):
+    for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(MAX_LINE_BYTES + 1), b""), start=1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise UserError(f"standard input, line {number} is longer than {MAX_LINE_BYTES:,} bytes; break it into lines")
         try:
             batch.append(raw.decode("utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, ladder."""
+"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, sweep, ladder."""
 
 import sys
 from pathlib import Path
@@ -157,12 +157,16 @@ def train(
         typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
     ] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
+    live: Annotated[
+        bool, typer.Option(help="Write training.html into the run folder: curves, outputs and attention as the model learns.")
+    ] = True,
     evaluate: Annotated[bool, typer.Option(help="Evaluate on the test sets at the end.")] = True,
 ) -> None:
     """Train a recipe, or resume a run."""
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
     from regard.run.train import train as train_recipe
+    from regard.show.training_view import TrainingView
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
     run = train_recipe(
@@ -175,6 +179,7 @@ def train(
         start=start,
         verify=verify,
         accept_changes=accept_changes,
+        observer=TrainingView() if live else None,
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)
@@ -254,6 +259,44 @@ def compare(
             for row in rows
         ]
         print_table(name, ["system", "metric", "score", "±", "p"], cells)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe file.")],
+    grid: Annotated[
+        list[str],
+        typer.Option("--set", metavar="SETTING=VALUE,VALUE...", help="Values of a setting; all combinations are trained."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the runs; an interrupted sweep resumes.")] = Path("runs/sweep"),
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with every combination of some settings.
+
+    Runs with several seeds (--set seed=1,2,3) are summarised by mean and standard deviation, and compared with the best setting
+    by paired t-tests over the seeds. All GPUs of the machine are used, one run each.
+    """
+    from regard.studies.sweep import run_sweep
+
+    result = run_sweep(recipe, out, grid, device=device)
+    if as_json:
+        print_json(**result.to_json())
+        return
+    metrics = list(result.settings[0].scores)
+    rows = [
+        [
+            ", ".join(f"{name}={value}" for name, value in one.setting) or "as in the recipe",
+            *(str(scores) for scores in one.scores.values()),
+            *(("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}") for p in list(result.p_values(one).values())[-1:]),
+        ]
+        for one in result.settings
+    ]
+    print_table(
+        f"{out}: mean ± standard deviation over seeds, the best by {metrics[0]} first",
+        ["setting", *metrics, f"p ({metrics[-1]})"],
+        rows,
+    )
 
 
 @app.command()

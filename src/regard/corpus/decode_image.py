@@ -72,6 +72,15 @@ def load_pixels(image: ImageFile | np.ndarray, transform: ImageTransform) -> np.
     return transform.apply(Image.fromarray(image) if isinstance(image, np.ndarray) else decode_image(image.read(), str(image)))
 
 
+def count_pixels(data: bytes) -> int:
+    """Return the number of pixels that an image's header claims; 0 if that cannot be read."""
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as opened:
+            return opened.width * opened.height
+    except (Image.DecompressionBombError, *DECODE_ERRORS):
+        return 0
+
+
 def decode_image(data: bytes, name: str, max_pixels: int | None = None) -> Image.Image:
     """Return the whole image in RGB; refuse one of more than `max_pixels` before it is decoded, and what Pillow refuses."""
     try:

@@ -31,6 +31,7 @@ from regard.explain.selection import (
     word_index,
 )
 from regard.explain.token_outputs import feature_labels, masked_token_output, next_token_output, text_target
+from regard.files import path_exists
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.gold import attach_gold_alignments
@@ -131,10 +132,10 @@ def load_examples(run: Run, data: str, reference: Path | None = None, gold: Path
     path, settings = Path(data), run.recipe.data
     if (reference is not None or gold is not None) and run.task.explains != "translation":
         raise UserError(f"--reference and --gold are for a run that translates; {run.folder} {run.task.does}")
-    if "image" in run.task.reads and path.exists():
+    if "image" in run.task.reads and path_exists(path):
         captions = getattr(settings, "captions", None) if run.task.explains == "similarity" else None
         return read_images([path], captions=captions, path=getattr(settings, "path", 0))
-    if path.is_file():
+    if path_exists(path) and path.is_file():
         table = file_kind(path) in TABLE_KINDS
         if run.task.explains == "translation" and (table or reference is not None):
             pairs = read_pairs([path] if reference is None else [path, reference])

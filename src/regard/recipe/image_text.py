@@ -106,7 +106,7 @@ class ClipModel(Settings):
     @model_validator(mode="before")
     @classmethod
     def fill_from_preset(cls, given: object) -> object:
-        if not isinstance(given, dict) or given.get("preset") not in CLIPS:
+        if not isinstance(given, dict) or not isinstance(given.get("preset"), str) or given["preset"] not in CLIPS:
             return given
         preset = CLIPS[given["preset"]]
         towers = {

@@ -158,7 +158,8 @@ class TextBlockSettings(PositionedBlockSettings):
 
 def with_preset(given: object, presets: Mapping[str, Mapping[str, object]]) -> object:
     """Return settings with the missing ones filled in from their preset."""
-    return {**presets[given["preset"]], **given} if isinstance(given, dict) and given.get("preset") in presets else given
+    name = given.get("preset") if isinstance(given, dict) else None
+    return {**presets[name], **given} if isinstance(given, dict) and isinstance(name, str) and name in presets else given
 
 
 class TransformerModel(TextBlockSettings):

@@ -1,6 +1,7 @@
 """Recipes in TOML, read and checked. An error names the setting, the value and the cure."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ from regard.recipe.settings import Settings, allowed_kinds, settings_in
 
 MAX_BYTES = 2**20
 MAX_SHOWN = 200
+MAX_KEY_PARTS = 64
+KEY_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+TOO_MANY_PARTS = re.compile(rf"(?<![\w-]){KEY_PART}(?:\.[ \t]*+{KEY_PART}){{{MAX_KEY_PARTS}}}")
+"""A dotted key, for which `tomllib` needs memory as the square of its parts."""
 FORMER_NAMES = {
     "begin": "init_from",
     "codes": "codebook_size",
@@ -60,6 +65,8 @@ def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
 
 def parse_settings(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> dict[str, object]:
     """Return the nested settings of a TOML text, with `a.b=c` overrides applied."""
+    if TOO_MANY_PARTS.search(text):
+        raise UserError(f"{name} has a key of more than {MAX_KEY_PARTS} parts; that is not a recipe")
     try:
         settings = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,11 +88,11 @@ def apply_override(settings: dict[str, object], override: str) -> None:
     """Set `a.b=c` in nested settings; c is read as TOML, or as a plain string if it is none."""
     path, equals, value = override.partition("=")
     keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise UserError(f"--set {override!r} is not of the form section.setting=value, such as train.steps=2000")
+    if not equals or not all(keys) or len(keys) > MAX_KEY_PARTS:
+        raise UserError(f"--set {shorten(override)} is not of the form section.setting=value, such as train.steps=2000")
     try:
-        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-    except (ValueError, RecursionError):
+        parsed = parse_settings(f"value = {value.strip()}")["value"]
+    except UserError:
         parsed = value.strip()
     for key in keys[:-1]:
         section = settings.setdefault(key, {})
@@ -109,7 +116,7 @@ def describe_error(error: ValidationError, recipe: type[Recipe]) -> str:
     if problem["type"] == "value_error":
         return f"{dotted}: {message}" if len(path) > 2 and path[:2] == ["data", "tasks"] else message
     if problem["type"] == "kind":
-        return f"{dotted}.kind = {problem['input'].get('kind')!r}: {message}"
+        return f"{dotted}.kind = {shorten(problem['input'].get('kind'))}: {message}"
     return f"{dotted} = {shorten(problem['input'])}: {message[0].lower()}{message[1:]}"
 
 

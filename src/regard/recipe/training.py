@@ -108,6 +108,9 @@ class Training(Settings):
     cuda_graphs: bool = False
     """On a GPU, capture the step of each batch shape as a CUDA graph and replay it, which is faster for small models; lengths are
     padded to multiples of 8, so that shapes recur."""
+    deterministic: bool = False
+    """On a GPU, use deterministic algorithms only: the same recipe and seed give the same bits on the same hardware, more slowly.
+    On a CPU this is always so."""
     evaluate_every: Count = 500
     evaluate_sentences: Natural = 0
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""

@@ -15,6 +15,7 @@ from regard.batches.rows import encoder_inputs, encoder_pair_inputs
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
+from regard.files import atomic_write, writing_into
 from regard.interop.convert import write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
 from regard.interop.peft import write_peft_adapter
@@ -61,10 +62,10 @@ def convert(
         ours = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None
         folder, proof = export(run, out, to, samples, model_inputs(run, samples), ours, verify=verify)
     note = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
-    (folder / "README.md").write_text(converted_card(run, folder, note), encoding="utf-8")
+    atomic_write(folder / "README.md", converted_card(run, folder, note))
     if run._huggingface is None and proof is not None:
-        (run.folder / "conversion.json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-        (run.folder / "README.md").write_text(card(run), encoding="utf-8")
+        atomic_write(run.folder / "conversion.json", json.dumps(note, indent=1) + "\n")
+        atomic_write(run.folder / "README.md", card(run))
     return proof
 
 
@@ -73,11 +74,8 @@ def write_packaged_weights(folder: Path, verify: bool) -> None:
     if verify:
         raise UserError(f"--verify: {PACKAGE} has weights without a program to compare with; leave it out")
     weights = load_packaged_weights()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from None
-    write_weights(folder / "model.safetensors", weights)
+    with writing_into(folder):
+        write_weights(folder / "model.safetensors", weights)
 
 
 def converted_card(run: Run, folder: Path, note: dict[str, Any]) -> str:

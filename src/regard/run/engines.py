@@ -3,8 +3,10 @@
 The choice is announced once, with its cost in BLEU on the validation set, which is measured once and kept in the run folder.
 """
 
+import atexit
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +20,7 @@ from regard.corpus.examples import SentencePairs
 from regard.decoding.batching import SearchParams, output_limit
 from regard.decoding.protocol import Hypothesis, length_penalty, require_output
 from regard.errors import UserError
+from regard.files import atomic_write, remove_folder
 from regard.hardware import hardware
 from regard.interop import ctranslate2 as ct2
 from regard.layers.quantized import LARGE_BATCH_ENGINE, PRECISIONS, SMALL_BATCH_ENGINE, convert_precision
@@ -111,6 +114,9 @@ def why_unsupported(run: Run) -> str | None:
     return f"CTranslate2 has no counterpart of {', '.join(wrong[:3])}; use --engine regard" if wrong else None
 
 
+BATCH_MATES = "an unusual text may change the outputs of others beside it"
+
+
 def reduce_precision(run: Run, precision: str, *, announce: bool) -> None:
     """Decode with a copy of the model in a lower precision."""
     run.model, run._precision = convert_precision(run._trained_model, precision, run.device), precision
@@ -127,7 +133,8 @@ def reduce_precision(run: Run, precision: str, *, announce: bool) -> None:
         )
         if found is not None and found["exact"] - found["bleu"] > MAX_BLEU_LOSS:
             cost += f": more than {MAX_BLEU_LOSS} lost, use --precision fp32"
-    how = f", linear layers quantized for {' and '.join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))}"
+    engines = " and ".join(dict.fromkeys((SMALL_BATCH_ENGINE, LARGE_BATCH_ENGINE)))
+    how = f", linear layers quantized for {engines}, with one scale per batch: {BATCH_MATES}"
     if precision == "bf16":
         emulated = run.device.type == "cpu" and not cpu_has_bf16()
         how = ", which this processor emulates: fp32 may be faster" if emulated else ""
@@ -166,9 +173,22 @@ def ctranslate2_folder(run: TranslateRun) -> Path:
     folder, weights = run.folder / FOLDER, weights_identity(run)
     if (folder / "weights").is_file() and (folder / "weights").read_text(encoding="utf-8") == weights:
         return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    ct2.write_ctranslate2(run._trained_model, run.tokenizers, folder)
-    (folder / "weights").write_text(weights, encoding="utf-8")
+    try:
+        if folder.exists():
+            remove_folder(folder)
+        ct2.write_ctranslate2(run._trained_model, run.tokenizers, folder)
+        atomic_write(folder / "weights", weights)
+    except (OSError, UserError) as error:
+        folder = temporary_folder() / FOLDER
+        note(f"the model in CTranslate2's format is not kept in {run.folder} ({error}); using {folder.parent} for now")
+        ct2.write_ctranslate2(run._trained_model, run.tokenizers, folder)
+    return folder
+
+
+def temporary_folder() -> Path:
+    """Return a new folder that is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="regard-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
@@ -195,8 +215,8 @@ def measure_cost(run: TranslateRun, name: str) -> dict[str, Any] | None:
     run.model, run._engine = fast
     times = exact_seconds / seconds
     found = {"bleu": bleu, "exact": exact, "sentences": len(some), "times": times, "weights": weights_identity(run)}
-    with suppress(OSError):  # a read-only folder is measured each time
-        (run.folder / FILE).write_text(json.dumps({**known, key: found}, indent=1) + "\n", encoding="utf-8")
+    with suppress(UserError):  # a read-only folder is measured each time
+        atomic_write(run.folder / FILE, json.dumps({**known, key: found}, indent=1) + "\n")
     return found
 
 

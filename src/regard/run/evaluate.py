@@ -10,7 +10,7 @@ from regard.corpus.dataset import as_task_pairs
 from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
-from regard.files import atomic_write
+from regard.files import atomic_write, file_name, writing_into
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
@@ -85,17 +85,16 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
     scores = run._read_json("scores.json")
     scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
     atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")
-    (run.folder / "outputs").mkdir(exist_ok=True)
     for result in results:
         if result.outputs:
-            name = f"{result.name.replace('/', '-')}.txt"
-            (run.folder / "outputs" / name).write_text("\n".join(result.outputs) + "\n", encoding="utf-8")
+            with writing_into(run.folder / "outputs"):
+                atomic_write(run.folder / "outputs" / f"{file_name(result.name)}.txt", "\n".join(result.outputs) + "\n")
         if result.by_length:
             from regard.show.figures.curves import score_by_length
             from regard.show.figures.figure_files import save_figure
 
             figure = score_by_length({run.folder.name: result.by_length})
-            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{result.name}.svg")
+            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")
 
 
 def compare_runs(

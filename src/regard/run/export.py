@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files import atomic_write
 from regard.interop import ctranslate2 as ct2
 from regard.interop.onnx import run_onnx, write_onnx
 from regard.interop.verify import ConversionProof, ParityInputs, ParityOutputs
@@ -35,7 +36,7 @@ def export(
         return folder, verify_onnx(run, folder, samples, inputs) if verify else None
     folder = ct2.write_ctranslate2(run.model, run.tokenizers, out)
     for name, tokenizer in zip(("tokenizer.json", "tokenizer.target.json"), dict.fromkeys(run.tokenizers)):
-        (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
+        atomic_write(folder / name, tokenizer.to_json())
     return folder, None if ours is None else verify_ctranslate2(run, folder, samples, inputs, ours)
 
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from regard.errors import UnsupportedModel, UserError
+from regard.files import path_exists
 from regard.hardware import choose_device
 from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
 from regard.recipe import Answering, PairTokenSettings, Recipe
@@ -23,6 +24,8 @@ from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
+LOCAL_FOLDERS = ("runs", ".", "..")
+"""Where runs are written by default: a name there is a run that does not exist, and the hub is not asked for it."""
 DOWNLOADED = [
     *COPIED_FILES,
     "*.safetensors",
@@ -58,11 +61,14 @@ def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False, 
 def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
     """Load what `load` does, as a model of ours: to train, evaluate or convert it."""
     folder = find_folder(path, allow_pickle=allow_pickle)
+    if not path_exists(folder):
+        raise UserError(f"{folder} does not exist; make it with: regard train RECIPE --out {folder}")
     if is_huggingface_folder(folder):
         return load_huggingface(folder, device=device, allow_pickle=allow_pickle)
     if not (folder / "recipe.toml").is_file():
-        what = "is not a run folder (it has no recipe.toml)" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {what}; make one with: regard train RECIPE --out {folder}")
+        raise UserError(
+            f"{folder} is not a run folder (it has no recipe.toml); make one with: regard train RECIPE --out {folder}"
+        )
     if not (folder / "model.safetensors").is_file():
         raise UserError(f"{folder} has no model yet; finish its training with: regard train {folder} --resume")
     return load_run_folder(folder, choose_device(device))
@@ -70,7 +76,8 @@ def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = 
 
 def find_folder(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> Path:
     """Return the folder of a path, or of a name on the hub."""
-    if not Path(path).parent.exists() and HUB_NAME.fullmatch(str(path)):
+    is_hub_name = HUB_NAME.fullmatch(str(path)) and not path_exists(Path(path).parent)
+    if is_hub_name and Path(path).parts[0] not in LOCAL_FOLDERS:
         patterns = [*DOWNLOADED, *(PICKLES if allow_pickle else []), *(CODE if trust_remote_code else [])]
         return download(str(path), patterns)
     return Path(path)

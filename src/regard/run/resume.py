@@ -17,6 +17,8 @@ from regard.training.loop import Trainer
 
 INPUT_FILES = ("tokenizer*.json", "special_tokens.json")
 """Files of a run folder that its token ids depend on."""
+NO_INPUTS = {"data": {"root"}, "train": {"workers"}}
+"""Settings that training does not depend on: where the data lies, and how many threads prepare it."""
 CHANGEABLE = ("train.", "decode.")
 """Settings that may sensibly change during a run: naming one with --set is accepting its change."""
 MAX_SHOWN_CHANGES = 8
@@ -43,7 +45,7 @@ def training_inputs(settings: Recipe, data: Dataset[Any], folder: Path) -> dict[
     sets = {"training": data.train, "validation": data.valid, **{f"test ({name})": part for name, part in data.tests.items()}}
     files = sorted(path for pattern in INPUT_FILES for path in folder.glob(pattern))
     return {
-        "settings": dict(_flatten(settings.model_dump(mode="json", exclude={"data": {"root"}}))),
+        "settings": dict(_flatten(settings.model_dump(mode="json", exclude=NO_INPUTS))),
         "data": {name: {"examples": len(part), "sha256": fingerprint(part)} for name, part in sets.items()},
         "files": {path.name: checkpoint.sha256(path.read_bytes()) for path in files},
     }

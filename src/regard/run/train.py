@@ -3,10 +3,10 @@
 import copy
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,9 @@ from regard.run.resume import (
 from regard.tasks.base import Run
 from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
-from regard.training.log import Log, note
+from regard.training.log import Log, LogValue, note
 from regard.training.loop import Trainer
-from regard.training.precision import choose_precision
+from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
 
 LENGTH_MULTIPLE = 8
@@ -50,6 +50,22 @@ LENGTH_MULTIPLE = 8
 RecipeSource = Recipe | Mapping[str, object] | str | Path
 """A recipe, its settings, or the path of its TOML file."""
 TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
+
+
+class TrainingObserver(Protocol):
+    """Looks on while a model is trained, on the main rank; it must not change the run."""
+
+    def begin(self, run: Run, valid: Any, step: int) -> None:
+        """Training starts or resumes at this step; `valid` are the validation examples."""
+
+    def record(self, values: Mapping[str, LogValue]) -> None:
+        """A record was written to the log."""
+
+    def evaluated(self, run: Run, step: int) -> None:
+        """The run's model has just been evaluated."""
+
+    def end(self) -> None:
+        """The last step is done."""
 
 
 def train(
@@ -63,12 +79,13 @@ def train(
     start: str | None = None,
     verify: int = 0,
     accept_changes: bool = False,
+    observer: TrainingObserver | None = None,
 ) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
 
     `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
     last steps and compares every bit. Data and settings must be those of the checkpoint, unless `accept_changes`. A job that
-    torchrun restarts after a failure resumes by itself.
+    torchrun restarts after a failure resumes by itself. `observer` looks on, such as `TrainingView`.
     """
     chosen_device = choose_device(device)
     with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
@@ -83,7 +100,7 @@ def train(
                 options = ResumeOptions(start, verify, accept_changes, overrides)
                 if distributed.is_restarted():
                     options = ResumeOptions(accept_changes=accept_changes, overrides=overrides)
-                return train_run(settings, read_data(settings), folder, chosen_device, board, options)
+                return train_run(settings, read_data(settings), folder, chosen_device, board, options, observer)
         if start is not None or verify or accept_changes:
             option = "--from" if start is not None else "--verify" if verify else "--accept-changes"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
@@ -91,7 +108,7 @@ def train(
         stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
         folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
-            return train(folder, device=device, resume=True, board=board)
+            return train(folder, device=device, resume=True, board=board, observer=observer)
         require_unused(folder)
         data = read_data(settings)  # its errors are reported before anything is written
         make_folder(folder)
@@ -100,7 +117,7 @@ def train(
             require_unused(folder)
             if distributed.is_main():
                 write_recipe(settings, folder)
-            return train_run(settings, data, folder, chosen_device, board)
+            return train_run(settings, data, folder, chosen_device, board, observer=observer)
 
 
 def read_data(settings: Recipe) -> Dataset[Any]:
@@ -164,12 +181,16 @@ def train_run(
     device: torch.device,
     board: bool,
     options: ResumeOptions = DEFAULT_OPTIONS,
+    observer: TrainingObserver | None = None,
 ) -> Run:
     """Train in a run folder, from the first step or from a checkpoint, and return the finished run."""
     task = tasks.recipe_task(settings)
     for path in (folder, folder / "checkpoints") if distributed.is_main() else ():
         clean_up_partial_writes(path)
-    with Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log:
+    with (
+        deterministic_algorithms(settings.train.deterministic),
+        Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log,
+    ):
         if distributed.is_main():
             task.run._prepare(folder, settings, data)
         distributed.barrier()
@@ -202,6 +223,12 @@ def train_run(
         freeze(run, settings.train.freeze)
         if settings.train.lora is not None:
             adapt(run, settings.train.lora, loaded)
+        watching = observer if distributed.is_main() else None
+
+        def look() -> None:
+            if watching is not None:
+                watching.evaluated(run, trainer.state.step)
+
         trainer = Trainer(
             run.model,
             task.loss(run),
@@ -210,7 +237,7 @@ def train_run(
             seed=settings.seed,
             folder=folder / "checkpoints",
             log=log,
-            evaluate=lambda model: validate(run, model, data.valid, valid),
+            evaluate=lambda model: validate(run, model, data.valid, valid, look),
             maximize=task.metrics,
             inputs=inputs,
         )
@@ -219,18 +246,27 @@ def train_run(
         describe(run, log, data, num_too_long, batches)
         if found is not None:
             resume_from_checkpoint(trainer, found, options.verify, changed)
+        if watching is not None:
+            watching.begin(run, data.valid, trainer.state.step)
+            log.on_write = watching.record
         weights = trainer.train()
+        if watching is not None:
+            watching.end()
         if distributed.is_main():
             write_final_weights(run, weights)
         distributed.barrier()
     return load_native(folder, device=str(device))
 
 
-def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
-    """Return the validation metrics of a model in place of the run's own."""
+def validate(
+    run: Run, model: nn.Module, examples: Examples, rows: Rows, look: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """Return the validation metrics of a model in place of the run's own; `look` may use it too."""
     trained, run.model = run.model, model
     try:
-        return run._validate(examples, rows)
+        scores = run._validate(examples, rows)
+        look()
+        return scores
     finally:
         run.model = trained
 

@@ -23,7 +23,7 @@ from regard.scoring.image_metrics import (
     sentence_bleu,
     transpose_references,
 )
-from regard.scoring.score import Score, bootstrap_interval
+from regard.scoring.score import Score, bootstrap_interval, paired_t_test
 from regard.scoring.translation import compare_systems, score_by_length, translation_scores
 from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer
 
@@ -47,6 +47,7 @@ __all__ = [
     "grounding_scores",
     "grouped_accuracy",
     "merge_words",
+    "paired_t_test",
     "parse_moses",
     "perplexity",
     "psnr",

@@ -1,6 +1,7 @@
 """A score with its confidence interval and signature, and the bootstrap over sentences (Koehn 2004)."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,3 +116,22 @@ def comparison_row(system: str, score: Score, p_value: float | None, test: str) 
         "p_value": p_value,
         "signature": f"{score.signature}|test:{test}",
     }
+
+
+def paired_t_test(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of paired differences by Student's t-test, for the scores of two settings over the same seeds.
+
+    The distribution for n - 1 degrees of freedom is a finite sum (Abramowitz & Stegun 1964, 26.7.3 and 26.7.4).
+    """
+    n, mean = len(differences), float(np.mean(differences))
+    if (deviation := float(np.std(differences, ddof=1))) == 0:
+        return 1.0 if mean == 0 else 0.0
+    freedom = n - 1
+    angle = math.atan(mean / (deviation / math.sqrt(n)) / math.sqrt(freedom))
+    sine, cosine, odd = math.sin(abs(angle)), math.cos(angle), freedom % 2
+    term, total = cosine**odd, 0.0
+    for exponent in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (exponent + 1) / (exponent + 2)
+    inside = (2 / math.pi) * (abs(angle) + sine * total) if odd else sine * total
+    return max(0.0, 1.0 - inside)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
@@ -26,7 +26,10 @@ from regard.tasks.base import Run
 JOIN_SECONDS = 1.0
 """Time for the workers to end when the server stops: a running job cannot be interrupted."""
 PAGE_FOLDER = Path(__file__).parent / "page"
-SHARED_FILES = ("theme.css", "colours.js", "drawing.js")
+SHARED_FILES = (
+    *("theme.css", "colours.js", "drawing.js"),
+    *("lens_grid.js", "lens_grid.css", "flow_diagram.js", "flow_diagram.css"),
+)
 """Scripts and style sheets of show/web, which the pages that `regard show` writes have too."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -70,7 +73,13 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
     app.include_router(openai_routes.router)
     add_health_routes(app)
     add_page(app)
-    app.add_middleware(RequestLimits, settings=settings, metrics=metrics, rejection=models.rejection)
+    app.add_middleware(
+        RequestLimits,
+        settings=settings,
+        metrics=metrics,
+        rejection=models.rejection,
+        image_endpoints=models.image_endpoints,
+    )
     add_error_handlers(app)
     return app
 
@@ -104,18 +113,19 @@ def page_files() -> dict[str, Path]:
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page's files; those that exist when the server starts, and no others."""
-    files = page_files()
+    """Serve the page's files from memory, so that a response takes no descriptor; those that exist when the server starts."""
+    contents = {name: (path.read_bytes(), MEDIA_TYPES[path.suffix]) for name, path in page_files().items()}
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return FileResponse(files["index.html"], media_type=MEDIA_TYPES[".html"], headers={"Cache-Control": "no-cache"})
+        return await page_file("index.html")
 
     @app.get("/page/{name}", include_in_schema=False)
     async def page_file(name: str) -> Response:
-        if name not in files:
+        if name not in contents:
             raise ApiError(404, "there is no such file", code="not_found")
-        return FileResponse(files[name], media_type=MEDIA_TYPES[files[name].suffix], headers={"Cache-Control": "no-cache"})
+        content, media_type = contents[name]
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
 
 def add_error_handlers(app: FastAPI) -> None:

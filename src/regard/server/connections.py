@@ -1,5 +1,4 @@
-"""Connections: uvicorn with limits that it lacks. The head of a request has to arrive in time; of too many connections, the
-oldest one that waits for a head is closed."""
+"""Listen, accept connections, and serve until a signal: uvicorn, but for the way that connections are accepted."""
 
 import asyncio
 import math
@@ -8,68 +7,55 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import UserError
 from regard.server.app import create_app
 from regard.server.limits import log, log_to_stderr
+from regard.server.network.connection_table import LOG_SECONDS, ConnectionTable, close_late_connections
+from regard.server.network.http_protocol import LimitedProtocol
 from regard.server.settings import ServerSettings
 from regard.tasks.base import Run
 
-MAX_HEAD_BYTES = 16_384
+try:
+    import resource
+except ModuleNotFoundError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 KEEP_ALIVE_SECONDS = 5
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a model's thread that holds the GIL lets the event loop run."""
 CLOSE_SECONDS = 2
 """Seconds for clients to read that their job was cancelled, when the server stops."""
 BACKLOG = 2048
+ACCEPTED_PER_ROUND = 64
+SEND_BUFFER_BYTES = 65_536
+"""Of the kernel, for each connection: what a client does not read waits here, or is not made yet."""
+RETRY_SECONDS = 0.05
+"""Pause after a connection could not be accepted."""
+SPARE_DESCRIPTORS = 256
+"""Open files besides the connections: models, the log, template processes, and connections about to be closed."""
+MIN_CONNECTIONS = 16
 
 
-def limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
-    """Return a protocol class that closes connections whose request head is late; its instances share the list of those."""
-    waiting: dict[H11Protocol, None] = {}
-    """Connections without a complete head, oldest first."""
-
-    class LimitedProtocol(H11Protocol):
-        timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.wait_for_head()
-            if len(self.connections) > settings.max_connections and waiting:
-                oldest = next(iter(waiting))
-                waiting.pop(oldest)
-                oldest.transport.abort()
-
-        def wait_for_head(self) -> None:
-            self.stop_waiting()
-            waiting[self] = None
-            self.timer = self.loop.call_later(settings.head_timeout, self.transport.close)
-
-        def stop_waiting(self) -> None:
-            waiting.pop(self, None)
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self.stop_waiting()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
-                self.wait_for_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.stop_waiting()
-            super().connection_lost(exc)
-
-    return LimitedProtocol
+def available_connections(settings: ServerSettings) -> int:
+    """Return how many connections the process can hold with descriptors to spare; raise its limit of open files if it may."""
+    if resource is None:
+        return settings.max_connections
+    needed = settings.max_connections + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return settings.max_connections
+    if soft - SPARE_DESCRIPTORS < MIN_CONNECTIONS:
+        raise UserError(f"ulimit -n {soft}: too few open files for a server; set at least {SPARE_DESCRIPTORS + MIN_CONNECTIONS}")
+    log.warning("few_files", extra={"open_files": soft, "connections": soft - SPARE_DESCRIPTORS})
+    return soft - SPARE_DESCRIPTORS
 
 
 def bind_socket(settings: ServerSettings) -> socket.socket:
@@ -93,10 +79,58 @@ def socket_url(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def accept_waiting(bound: socket.socket, number: int) -> list[socket.socket]:
+    """Return up to so many connections that wait to be accepted."""
+    accepted = []
+    with suppress(OSError):  # none is left, or no descriptor: the next round finds out
+        for _ in range(number):
+            accepted.append(bound.accept()[0])
+            accepted[-1].setblocking(False)
+    return accepted
+
+
 class GracefulServer(uvicorn.Server):
-    """A uvicorn server that lets running streams finish for a while, then cancels them and says so."""
+    """A uvicorn server that accepts connections itself; when it stops, running streams may finish for a while."""
+
+    def __init__(self, config: uvicorn.Config, table: ConnectionTable):
+        super().__init__(config)
+        self.table = table
+        self.background: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self.background = [asyncio.create_task(self._accept_connections(bound)) for bound in sockets or []]
+        self.background.append(asyncio.create_task(close_late_connections(self.table)))
+
+    async def _accept_connections(self, bound: socket.socket) -> None:
+        """Accept a few connections in each round of the event loop. asyncio accepts thousands before it looks at the first, and
+        logs a traceback for each that it has no descriptor for."""
+        loop, logged = asyncio.get_running_loop(), -math.inf
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        while True:
+            try:
+                accepted = [(await loop.sock_accept(bound))[0]]
+                accepted += accept_waiting(bound, ACCEPTED_PER_ROUND - 1)
+            except OSError as error:  # no descriptors: those in reserve are used up, or the whole machine's are
+                self.table.evict_one()
+                if loop.time() - logged > LOG_SECONDS:
+                    log.warning("cannot_accept", extra={"reason": error.strerror, "open": len(self.server_state.connections)})
+                    logged = loop.time()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for connection in accepted:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            opening = (loop.connect_accepted_socket(self._create_protocol, connection) for connection in accepted)
+            await asyncio.gather(*opening, return_exceptions=True)  # a client may have left already
+
+    def _create_protocol(self) -> asyncio.Protocol:
+        protocol_class = cast(type[LimitedProtocol], self.config.http_protocol_class)
+        return protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self.background:
+            task.cancel()
         cancelling = asyncio.create_task(self._cancel_after_grace())
         await super().shutdown(sockets)
         cancelling.cancel()
@@ -109,23 +143,26 @@ class GracefulServer(uvicorn.Server):
 
 
 def create_server(runs: Mapping[str, Run], settings: ServerSettings) -> GracefulServer:
-    return GracefulServer(
-        uvicorn.Config(
-            create_app(runs, settings),
-            http=limited_protocol(settings),
-            ws="none",
-            lifespan="on",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + CLOSE_SECONDS,
-            proxy_headers=False,
-        )
+    app = create_app(runs, settings)
+    shared_table = ConnectionTable(settings, app.state.metrics, available_connections(settings))
+
+    class ServerProtocol(LimitedProtocol):
+        table = shared_table
+
+    config = uvicorn.Config(
+        app,
+        http=ServerProtocol,
+        ws="none",
+        lifespan="on",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + CLOSE_SECONDS,
+        proxy_headers=False,
     )
+    return GracefulServer(config, shared_table)
 
 
 def serve(runs: Mapping[str, Run], settings: ServerSettings, bound: socket.socket) -> None:

@@ -25,6 +25,9 @@ ERROR_TYPES = {
     499: "client_disconnected",
     503: "overloaded_error",
 }
+FAILURES = (Exception,)
+"""What a model, a tokenizer or the server itself may raise: the request fails, the server goes on. The tokenizers and safetensors
+libraries raise Exception itself."""
 PATH = re.compile(r"(?:[A-Za-z]:)?(?:/[\w.@+~-]+){2,}/?")
 OPTION = re.compile(r"--([a-z][a-z-]*)")
 

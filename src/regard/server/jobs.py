@@ -13,9 +13,9 @@ from fastapi.responses import Response, StreamingResponse
 from PIL import Image
 from pydantic import BaseModel
 
-from regard.corpus.decode_image import decode_image
-from regard.server.errors import ApiError
-from regard.server.limits import client_address
+from regard.corpus.decode_image import count_pixels, decode_image
+from regard.server.errors import FAILURES, ApiError
+from regard.server.limits import FAILURE, client_address, log
 from regard.server.models import ServedModel
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
@@ -24,6 +24,8 @@ from regard.tasks.contrastive import PlainText
 from regard.tasks.shared.requests import StreamedToken
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
+BYTES_PER_PIXEL = 8
+"""Of an image while it is decoded: RGBA, and the RGB that is made of it."""
 Event = BaseModel | Mapping[str, object]
 ModelInput = str | Image.Image
 RunType = TypeVar("RunType")
@@ -150,6 +152,9 @@ class ModelRequest(Generic[RunType]):
                         yield sse_event(event)
             except ApiError as error:
                 yield sse_event(error.body())
+            except FAILURES:
+                log.exception("failure", extra={"model": self.model.name})
+                yield sse_event(FAILURE.body())
             finally:
                 self._abandon(jobs)
             yield b"data: [DONE]\n\n"
@@ -175,14 +180,15 @@ class ModelRequest(Generic[RunType]):
                 job.future.cancel()
 
     async def read_image(self, data: str) -> Image.Image:
-        """Decode an image in a thread; its size is checked before its pixels are read."""
+        """Decode an image in a thread; its size is checked, and its memory reserved, before its pixels are read."""
         encoded = data.partition(",")[2] if data.startswith("data:") else data
         try:
-            return await asyncio.to_thread(
-                lambda: decode_image(base64.b64decode(encoded, validate=True), "the image", self._settings.max_pixels)
-            )
+            content = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
         except ValueError:
             raise ApiError(422, "image: should be an image in base64, or a data: URL", code="invalid", param="image") from None
+        pixels = min(await asyncio.to_thread(count_pixels, content), self._settings.max_pixels)
+        self.request.scope["reserve"](BYTES_PER_PIXEL * pixels)
+        return await asyncio.to_thread(decode_image, content, "the image", self._settings.max_pixels)
 
     async def read_input(self, text: str | None, image: str | None) -> ModelInput:
         """Return a text or an image, if the model takes that kind of input; where it takes both, a text is marked as one."""

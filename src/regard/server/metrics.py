@@ -29,6 +29,12 @@ class Metrics:
         )
         self.rejected = Counter("regard_rejected_jobs", "Jobs rejected because the queue was full.", ["model"], registry=registry)
         self.failures = Counter("regard_failures", "Internal errors.", ["model"], registry=registry)
+        self.closed_connections = Counter(
+            "regard_closed_connections",
+            "Connections closed because there were too many (limit) or the client was too slow (late).",
+            ["reason"],
+            registry=registry,
+        )
         self._running = Gauge("regard_running_jobs", "Jobs being decoded.", ["model", "worker"], registry=registry)
         self._queued = Gauge("regard_queued_jobs", "Jobs waiting in the queue.", ["model", "worker"], registry=registry)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from regard.errors import UserError
+from regard.files import path_exists
 from regard.interop.huggingface_files import LABEL_TASKS
 from regard.run.load import load
 from regard.server.errors import ApiError
@@ -26,6 +27,8 @@ from regard.tasks.transformers_models import TransformersRun
 VERBS = ("translate", "generate", "fill", "classify", "tag", "answer", "embed", "caption", "match", "draw")
 """Verbs that are methods of a run."""
 BEAM_VERBS = {"translate", "caption"}
+IMAGE_VERBS = {"caption", "match", "classify", "embed", "attention", "explain"}
+"""Verbs whose requests may have an image."""
 MAX_LABELS = 1000
 
 
@@ -66,6 +69,12 @@ class ServedModels:
     @property
     def workers(self) -> list[Worker]:
         return [worker for model in self.by_name.values() for worker in model.workers]
+
+    @property
+    def image_endpoints(self) -> frozenset[str]:
+        """The paths at which some model reads an image."""
+        readers = [model.info for model in self.by_name.values() if "image" in model.info.inputs]
+        return frozenset(f"/v1/{verb}" for info in readers for verb in info.verbs if verb in IMAGE_VERBS)
 
     def rejection(self, client: str) -> ApiError | None:
         """Return an error if no model's queue has room for another job of this client."""
@@ -135,8 +144,8 @@ def load_runs(arguments: Sequence[str], device: str) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     for argument in arguments:
         name, equals, path = argument.partition("=")
-        if not equals or Path(argument).exists():
-            name, path = Path(argument).resolve().name if Path(argument).exists() else argument, argument
+        if not equals or path_exists(argument):
+            name, path = Path(argument).resolve().name if path_exists(argument) else argument, argument
         if not name or len(name) > 200 or not name.isprintable():
             raise UserError(f"{argument!r}: give a run folder, or NAME=RUN to choose the model's name")
         if name in runs:

@@ -1,10 +1,12 @@
 """OpenAI-compatible endpoints: completions, chat and embeddings, as one response or as server-sent events."""
 
+import asyncio
 import base64
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -17,15 +19,18 @@ from regard.server import openai_types as types
 from regard.server import render, request_types
 from regard.server.errors import ApiError
 from regard.server.jobs import Event, ModelRequest, as_list, json_response
+from regard.server.network.json_body import JsonRoute
 from regard.server.routes import STREAM_RESPONSES, generation_starts
 from regard.server.worker import StartJob
 from regard.tasks.language import LanguageRun
-from regard.tasks.shared.chat import encode_conversation
+from regard.tasks.shared.chat import encode_rendered, render_conversation
 from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken, StreamResult, generate_task
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=JsonRoute)
 DEFAULT_CHAT_TOKENS = 256
 """Tokens of a reply when the client sets no limit."""
+RENDERING = ThreadPoolExecutor(8, "chat template")
+"""Threads that wait for the processes that render chat templates."""
 Choice = TypeVar("Choice")
 
 
@@ -134,15 +139,10 @@ async def completions(body: types.CompletionRequest, request: Request) -> Respon
 
 
 def reply_task(
-    run: LanguageRun,
-    messages: Sequence[Mapping[str, str]],
-    params: SamplingParams,
-    *,
-    sample: int,
-    callback: StreamCallback | None,
+    run: LanguageRun, conversation: str, params: SamplingParams, *, sample: int, callback: StreamCallback | None
 ) -> DecodingTask:
-    """Return the task of replying to a conversation."""
-    return generate_task(run, encode_conversation(run, messages), params, sample=sample, callback=callback)
+    """Return the task of replying to a conversation that the template has rendered."""
+    return generate_task(run, encode_rendered(run, conversation), params, sample=sample, callback=callback)
 
 
 @router.post("/chat/completions", response_model=types.ChatCompletionResponse, responses=STREAM_RESPONSES)
@@ -183,8 +183,9 @@ async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
         )
 
     messages = [{"role": message.role, "content": message.text} for message in body.messages]
+    conversation = await asyncio.get_running_loop().run_in_executor(RENDERING, render_conversation, model_request.run, messages)
     starts: list[StartJob] = [
-        partial(reply_task, model_request.run, messages, completion.sampling, sample=sample) for sample in range(body.n or 1)
+        partial(reply_task, model_request.run, conversation, completion.sampling, sample=sample) for sample in range(body.n or 1)
     ]
     return await completion.respond(
         model_request,

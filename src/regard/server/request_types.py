@@ -13,8 +13,10 @@ MAX_IMAGE_LENGTH = 8_000_000
 
 def reject_surrogates(text: str) -> str:
     """Reject lone surrogates, which JSON can express and UTF-8 cannot."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("should be text: a lone surrogate is half a character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("should be text: a lone surrogate is half a character") from None
     return text
 
 

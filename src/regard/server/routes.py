@@ -37,6 +37,7 @@ from regard.server.errors import ApiError
 from regard.server.examples import find_examples
 from regard.server.jobs import ModelRequest, RunType, as_list, json_response
 from regard.server.models import ServedModels
+from regard.server.network.json_body import JsonRoute
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.worker import StartJob
 from regard.tasks.answer import AnswerRun
@@ -51,7 +52,7 @@ from regard.tasks.tag import TagRun
 from regard.tasks.text_to_image import TextToImageRun
 from regard.tasks.translate import TranslateRun
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=JsonRoute)
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": response_types.ErrorResponse, "description": description}
     for status, description in (

@@ -37,6 +37,9 @@ class ServerSettings:
     send_timeout: float = 30.0
     """Seconds until the client has to read what it is sent."""
     max_connections: int = 1000
+    """Half of them from one address; fewer where the process may not open so many files."""
+    max_request_bytes: int = 256_000_000
+    """Memory for the bodies, images and responses of all requests together."""
     shutdown_grace: float = 5.0
     """Seconds that running streams have to finish when the server stops."""
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from regard.server.jobs import ModelRequest, json_response
+from regard.server.network.json_body import JsonRoute
 from regard.server.request_types import ApiRequest, Text
 from regard.server.response_types import ApiResponse
 from regard.show.figures.flow_diagram import flow_data
@@ -21,7 +22,7 @@ from regard.show.flow import record_flow
 from regard.show.lens import logit_lens
 from regard.tasks.base import Run
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=JsonRoute)
 
 
 class ViewRequest(ApiRequest):

@@ -11,25 +11,14 @@ from typing import Any, Protocol
 
 from regard.decoding.continuous_batching import DecodingRequest
 from regard.errors import UserError
-from regard.server.errors import ApiError, redact_message
+from regard.server.errors import FAILURES, ApiError, redact_message
 from regard.server.metrics import Metrics
 from regard.server.settings import ServerSettings
 from regard.tasks.base import Run
 from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken, open_continuous_batch
 
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What a model may raise: the job fails, the server goes on."""
+RESTART_SECONDS = 0.1
+"""Pause before a worker that failed works again."""
 JOIN_GROUPS = 8
 """When more texts wait than fit, they join in groups of at least 1/8 of the batch: each join copies the batch's cache."""
 log = logging.getLogger("regard.server")
@@ -74,11 +63,12 @@ class Job:
         self._call_soon(self._settle, None, error)
 
     def _settle(self, result: object, error: ApiError | None) -> None:
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(result)
-            else:
-                self.future.set_exception(error)
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
         if self.tokens is not None:
             self.tokens.put_nowait((self.index, None))
 
@@ -100,6 +90,8 @@ class Worker:
         self.queued = 0
         self.running: dict[DecodingRequest, Job] = {}
         """Jobs being decoded, by their request."""
+        self.starting: list[Job] = []
+        """Jobs taken from the queue in this round."""
         self.stopping = False
         self.seconds_per_text = 0.05
         """Moving average of the time between two finished texts."""
@@ -172,21 +164,29 @@ class Worker:
     # called in the model's thread
 
     def _loop(self) -> None:
-        try:
-            while True:
+        """Work until the worker is stopped; whatever ends the work fails the jobs at hand, and the work begins again."""
+        while not self.stopping:
+            try:
+                self._work()
+            except BaseException:  # SystemExit too: the thread must not end while the server runs
                 with self.changed:
-                    while not self.queues and not self.running and not self.stopping:
-                        self.changed.wait()
-                    if self.stopping and not self.running:
-                        return
-                    jobs = self.take_jobs()
-                self._run_round(jobs)
-        finally:  # also after an exception outside FAILURES
+                    waiting = [job for queue in self.queues.values() for job in queue]
+                    jobs = [*self.starting, *self.running.values(), *waiting]
+                    self.queues.clear()
+                    self.queued = 0
+                self._fail_all(jobs)
+                self._start_empty_batch()
+                time.sleep(RESTART_SECONDS)
+
+    def _work(self) -> None:
+        while True:
             with self.changed:
-                self.stopping = True
-                remaining = [*self.running.values(), *(job for queue in self.queues.values() for job in queue)]
-            for job in remaining:
-                job.fail(ApiError(503, "the model has stopped", code="stopping"))
+                while not self.queues and not self.running and not self.stopping:
+                    self.changed.wait()
+                if self.stopping and not self.running:
+                    return
+                self.starting = self.take_jobs()
+            self._run_round(self.starting)
 
     def take_jobs(self) -> list[Job]:
         """Take the next jobs of each client in turn: as many texts as fit the batch, and at most one other job."""
@@ -265,8 +265,11 @@ class Worker:
             function()
         except FAILURES:
             self._fail_all([*jobs, *self.running.values()])
-            self.running.clear()
-            self.batch = open_continuous_batch(self.run)
+            self._start_empty_batch()
+
+    def _start_empty_batch(self) -> None:
+        self.running.clear()
+        self.batch = None if self.batch is None else open_continuous_batch(self.run)
 
     def _fail_all(self, jobs: Sequence[Job]) -> None:
         log.exception("failure", extra={"model": self.name})

@@ -11,6 +11,7 @@ from PIL import Image
 from regard.batches.image_store import Pixels, take_pixels
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
+from regard.files import atomic_file, require_regular_file
 from regard.scoring import sentence_bleu
 from regard.show.figures.figure_files import figure_format, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
@@ -106,8 +107,7 @@ def check_png_path(out: Path) -> None:
     """Check, before anything is generated, that images can be written there."""
     if out.suffix.lower() != ".png":
         raise UserError(f"--out {out}: images are written as .png; use a name such as {out.stem or 'a'}.png")
-    if out.is_dir():
-        raise UserError(f"--out {out} is a folder; name a file in it")
+    require_regular_file(out)
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}; make it first")
 
@@ -117,10 +117,8 @@ def write_images(images: Sequence[np.ndarray], out: Path) -> list[Path]:
     paths = [out] if len(images) == 1 else [out.with_name(f"{out.stem}-{n}{out.suffix}") for n in range(1, len(images) + 1)]
     files = [*zip(paths, images), *([(out, contact_sheet(images))] if len(images) > 1 else [])]
     for path, pixels in files:
-        try:
-            Image.fromarray(pixels).save(path, format="PNG")
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        with atomic_file(path) as temporary:
+            Image.fromarray(pixels).save(temporary, format="PNG")
     return paths
 
 

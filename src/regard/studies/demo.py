@@ -19,6 +19,7 @@ from regard.run.train import train
 from regard.show.figures.curves import score_by_length, training_curves
 from regard.show.figures.html_pages import HtmlReport
 from regard.show.figures.matrix import attention_matrix
+from regard.show.training_view import TrainingView
 from regard.studies.report import count_parameters, write_report
 from regard.tasks import parse_recipe, read_recipe
 from regard.tasks.base import EvaluationResult
@@ -39,7 +40,7 @@ def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) 
     recipe = parse_recipe(text, list(overrides), name="the demo's recipe")
     _remove_previous_demo(out)
     show("Training a small Transformer from scratch to translate English into German, on sentences of an embedded world.\n")
-    run = cast(TranslateRun, train(recipe, out, device=device))
+    run = cast(TranslateRun, train(recipe, out, device=device, observer=TrainingView()))
     result = evaluate(run)[0]
     show(f"\nScores on {len(result.examples):,} held-out sentences, with 95% intervals:\n")
     for metric, score in result.scores.items():

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
+from regard.files import atomic_write
 from regard.hardware import hardware
 from regard.recipe import AlgorithmWorld, Recipe
 from regard.run.evaluate import evaluate
@@ -201,7 +202,7 @@ def merge_settings(base: dict[str, Any], change: dict[str, Any]) -> dict[str, An
 def _write_report(base: Recipe, results: list[VariantResult], out: Path, ablate: bool) -> Path:
     """Write ladder.json, the figures, and ladder.html."""
     rows = [result.to_json() for result in results]
-    (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    atomic_write(out / "ladder.json", json.dumps(rows, indent=1) + "\n")
     report = HtmlReport(
         title="Ablation of the Transformer" if ablate else "From the RNN to the Transformer",
         summary=f"Every model is trained on the same data and tokens for {base.train.steps:,} steps.",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
+from regard.files import atomic_write
 from regard.hardware import hardware
 from regard.models.universal import UniversalTransformer
 from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
@@ -78,7 +79,7 @@ def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, 
     assert isinstance(world, AlgorithmWorld)
     steps = _halting_steps(universal)
     rows = [_result_json(plain, {}), {**_result_json(universal, steps), "p_values": p_values}]
-    (out / "ladder.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    atomic_write(out / "ladder.json", json.dumps(rows, indent=1) + "\n")
     figure = score_over_length({model.variant.name: _curve(model) for model in (plain, universal)}, world.longest)
     sizes = [
         [model.variant.name, f"{model.parameters:,}", f"{model.run.recipe.model.feed_forward:,}", f"{model.seconds:.0f} s"]

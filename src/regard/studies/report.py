@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import nn
 
+from regard.files import atomic_write
 from regard.show.figures.figure_files import save_figure, to_svg
 from regard.show.figures.html_pages import HtmlReport, html_report
 
@@ -16,7 +17,7 @@ def write_report(path: Path, report: HtmlReport, figures: Mapping[str, tuple[str
     for name, (_, figure) in figures.items():
         save_figure(figure, path.parent / "figures" / f"{name}.svg")
     shown = [(caption, to_svg(figure, name)) for name, (caption, figure) in figures.items()]
-    path.write_text(html_report(replace(report, figures=shown)), encoding="utf-8")
+    atomic_write(path, html_report(replace(report, figures=shown)))
     return path
 
 

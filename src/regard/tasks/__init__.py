@@ -14,6 +14,7 @@ import torch
 from regard import recipe as recipes
 from regard.errors import UserError
 from regard.recipe import Recipe
+from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
 from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.checkpoint import load_weights, read_weights
@@ -58,7 +59,7 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
     if not isinstance(task, str) or task not in task_names():
-        raise UserError(f"{name}: task = {task!r}: should be {' or '.join(task_names())}")
+        raise UserError(f"{name}: task = {shorten(task)}: should be {' or '.join(task_names())}")
     found = find_task(task, str(model.get("kind")) if isinstance(model, dict) else None)
     assert found.recipe is not None
     return recipes.validate_recipe(found.recipe, settings, name=name)

@@ -20,6 +20,7 @@ from regard.corpus.image_files import IMAGE_SUFFIXES
 from regard.corpus.lines import iterate_lines
 from regard.decoding.batching import batches_by_length
 from regard.errors import UserError
+from regard.files import path_exists
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
@@ -278,7 +279,7 @@ class ContrastiveRun(Run):
 
 def parse_labels(given: str) -> list[str]:
     """Return the labels in a text, separated by commas, or in a file, one per line."""
-    if Path(given).is_file():
+    if path_exists(given) and Path(given).is_file():
         return [line.strip() for line in iterate_lines(Path(given)) if line.strip()]
     return [label.strip() for label in given.split(",")] if given.strip() else []
 
@@ -287,7 +288,7 @@ def is_image(given: ImageInput) -> bool:
     """Whether an input is an image (pixels, or the path of a file) and not a text."""
     if not isinstance(given, str) or isinstance(given, PlainText):
         return not isinstance(given, str)
-    if "\n" not in given and len(given) < 4096 and Path(given).is_file():
+    if path_exists(given) and Path(given).is_file():
         return True
     if given.lower().endswith(IMAGE_SUFFIXES) and len(given.split()) == 1:
         raise UserError(f"no image at {given}; to read it as a text, add --as text")

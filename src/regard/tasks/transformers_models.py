@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.modules import attention_like_modules, named_modules
 from regard.errors import UserError
+from regard.files import path_exists
 from regard.interop.config import read_json
 from regard.recipe import BaseData, Recipe, Settings
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, SideTokens, Task, TaskCard, TokensBySide
@@ -112,7 +113,7 @@ class TransformersRun(Run):
         return inputs
 
     def _reads_as_text(self, given: str) -> bool:
-        return "text" in self.task.reads and not Path(given).is_file()
+        return "text" in self.task.reads and not (path_exists(given) and Path(given).is_file())
 
     @cached_property
     def _images(self) -> Any:

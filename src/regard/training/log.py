@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ class Log:
 
     def __init__(self, path: Path, *, steps: int, board: Path | None = None):
         self.path, self.steps = path, steps
+        self.on_write: Callable[[dict[str, LogValue]], None] | None = None
+        """Is called with every record."""
         self.console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
         try:
             if distributed.is_main():
@@ -74,6 +76,8 @@ class Log:
             self.file.flush()
         except OSError as error:
             raise disk_error(self.path, len(line), error) from None
+        if self.on_write is not None:
+            self.on_write(values)
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "step":
@@ -109,17 +113,22 @@ class Log:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def read_events(path: Path, event: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of one kind of event in a log; none if there is no log."""
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a log; none if there is no log."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 with suppress(ValueError, RecursionError):  # a line that a killed process did not finish
                     record = json.loads(line)
-                    if isinstance(record, dict) and record.get("event") == event:
+                    if isinstance(record, dict):
                         yield record
     except OSError:
         return
+
+
+def read_events(path: Path, event: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of one kind of event in a log."""
+    return (record for record in read_records(path) if record.get("event") == event)
 
 
 def _drop_partial_line(path: Path) -> None:

@@ -1,13 +1,51 @@
-"""The precision of training. Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under
-autocast."""
+"""The precision of training, and its repetition to the bit.
 
+Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import deterministic as torch_deterministic
 
+from regard.errors import UserError
+
+NO_DETERMINISTIC = "does not have a deterministic implementation"
 MIN_WIDTH_FOR_BF16 = 256
 """Layer width from which a CPU is faster in bf16; below it, the conversion costs more than it saves."""
+
+
+CUBLAS_WORKSPACE = ":4096:8"
+"""With this, cuBLAS gives the same bits in every run; it is read when cuBLAS is first used."""
+
+
+@contextmanager
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Let torch use deterministic algorithms only, without autotuning, as long as the block lasts (`train.deterministic`)."""
+    if not enabled:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch_deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn_before = cudnn.benchmark, cudnn.deterministic
+    torch.use_deterministic_algorithms(True)
+    torch_deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads it
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    except RuntimeError as error:
+        if NO_DETERMINISTIC not in str(error):
+            raise
+        raise UserError(f"train.deterministic = true: {str(error).split('.')[0]}; set it to false") from None
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch_deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
+        cudnn.benchmark, cudnn.deterministic = cudnn_before
 
 
 def choose_precision(setting: str, model: nn.Module, device: torch.device) -> str:

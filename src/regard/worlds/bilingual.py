@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.files import atomic_write, writing_into
 from regard.worlds import SPLITS, assign_split
 from regard.worlds.coreference import Coreference, CoreferenceGrammar
 from regard.worlds.grammar import SentenceGrammar
@@ -211,7 +212,6 @@ def _count_plural(level: int, noun: Noun) -> int:
 
 def write(folder: Path, number: int, seed: int, level: int = 3) -> None:
     """Write plain files: `number` training sentences, and a twentieth of that, at least 200, each for valid and test."""
-    folder.mkdir(parents=True, exist_ok=True)
     held_out = max(200, number // 20)
     for split in SPLITS:
         pairs = generate(number if split == "train" else held_out, seed, level=level, split=split)
@@ -230,4 +230,5 @@ def _antecedent_lines(pairs: Iterable[SentencePair]) -> Iterator[str]:
 
 
 def _write_lines(path: Path, lines: list[str]) -> None:
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    with writing_into(path.parent):
+        atomic_write(path, "".join(line + "\n" for line in lines))

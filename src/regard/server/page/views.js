@@ -10,11 +10,13 @@ import { classify } from "./classify.js";
 import { draw } from "./draw.js";
 import { embed } from "./embed.js";
 import { fill } from "./fill.js";
+import { flow } from "./flow.js";
 import { generate } from "./generate.js";
+import { lens } from "./lens.js";
 import { match } from "./match.js";
 import { tag } from "./tag.js";
 import { translate } from "./translate.js";
 
-export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, embed };
+export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, lens, flow, embed };
 
 export const viewsOf = (model, models) => Object.keys(VIEWS).filter(key => VIEWS[key].serves?.(model, models) ?? model.verbs.includes(key));

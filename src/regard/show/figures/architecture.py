@@ -18,7 +18,7 @@ COLOURS = {
     "output": "#dff0e6",
 }
 WIDTH, HIGH, GAP, APART = 2.5, 0.42, 0.2, 1.0  # inches: a box, between boxes, between stacks
-RAIL = 0.34  # inches: the residual connection beside a block
+RAIL, SUM = 0.34, 0.18  # inches: the residual connection beside a block, the sum
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ def architecture_figure(diagram: ModelDiagram, *, title: str | None = None) -> F
 
 
 def stack_height(stack: StackDiagram) -> float:
+    """Return the inches that `draw_stack` takes."""
     boxes = len(stack.below) + len(stack.above) + 2 * len(stack.sublayers)
-    return boxes * (HIGH + GAP) + 4 * GAP
+    return 0.28 + boxes * (HIGH + GAP) + len(stack.sublayers) * (GAP + SUM / 2) + 2 * GAP
 
 
 def draw_stack(
@@ -146,12 +147,12 @@ def draw_sum(axes: Axes, left: float, start: float, y: float) -> float:
     """Draw the residual connection around what lies between two heights; return the height above the sum."""
     middle, side, at = left + WIDTH / 2, left - RAIL / 2, y + GAP
     axes.plot([middle, side, side], [start + 0.04, start + 0.04, at], color=style.theme().muted, linewidth=0.9)
-    arrow(axes, (side, at), (middle - 0.09, at), style.theme().muted)
-    arrow(axes, (middle, y), (middle, at - 0.09))
+    arrow(axes, (side, at), (middle - SUM / 2, at), style.theme().muted)
+    arrow(axes, (middle, y), (middle, at - SUM / 2))
     axes.text(middle, at, "+", ha="center", va="center", fontsize=style.BODY, bbox={
         "boxstyle": "circle,pad=0.15", "facecolor": style.theme().paper, "edgecolor": style.theme().text, "linewidth": 0.8
     })  # fmt: skip
-    return at + 0.09
+    return at + SUM / 2
 
 
 def draw_source(axes: Axes, source: tuple[float, float], left: float, at: float) -> None:

@@ -15,6 +15,7 @@ from matplotlib.backends.backend_pdf import Op, PdfFile, RendererPdf
 from matplotlib.figure import Figure
 
 from regard.errors import UserError
+from regard.files import atomic_write, writing_into
 from regard.show.figures import style
 
 FORMATS: dict[str, dict[str, Any]] = {  # no dates or versions: the same figure gives the same bytes
@@ -144,9 +145,5 @@ def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[]
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a figure or page; missing folders are made."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path}: cannot write the figure ({reason}); choose another path") from error
+    with writing_into(path.parent):
+        atomic_write(path, content)

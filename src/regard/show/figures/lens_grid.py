@@ -113,7 +113,9 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
         for column, word in enumerate(side):
             weight = "bold" if name == "predicts" else "normal"
             style.draw_text(figure, left + (column + 0.5) * wide, y, word, ha="center", fontsize=FONT, fontweight=weight)
-    draw_colour_bar(style.axes_at(figure, left + len(shown) * wide + 2 * GAP, top, BAR, max(min(high, 2.4), 1.15)), 1.0)
+    draw_colour_bar(
+        style.axes_at(figure, left + len(shown) * wide + 2 * GAP, top, BAR, max(min(high, 2.4), 1.15)), 1.0, "probability"
+    )
     style.draw_text(
         figure,
         style.MARGIN,

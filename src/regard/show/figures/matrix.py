@@ -162,11 +162,11 @@ def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: C
     axes.spines[:].set_visible(False)
 
 
-def draw_colour_bar(axes: Axes, end: float) -> None:
+def draw_colour_bar(axes: Axes, end: float, name: str = "attention weight") -> None:
     """Fill the axes with the legend of weights from 0 to the end of the scale."""
     ticks = [0, end / 2, end]
     bar = style.colour_bar(axes, Normalize(0, end), style.sequential_colormap(), ticks=ticks)
-    bar.set_label("attention weight", fontsize=style.SMALL, color=style.theme().muted, labelpad=5)
+    bar.set_label(name, fontsize=style.SMALL, color=style.theme().muted, labelpad=5)
     axes.set_yticks(ticks, [style.format_weight(tick) for tick in ticks])
 
 

@@ -129,3 +129,61 @@ def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | 
     if title:
         style.panel_title(axes, title)
     return figure
+
+
+@style.house_style()
+def mask_figure(panels: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str]]]) -> Figure:
+    """Draw masks side by side, each (T, S) with the words of its queries (rows) and keys (columns): dark is visible."""
+    cell, top, gap = 0.3, 0.85, 0.5
+    lefts = [
+        float(style.text_widths([label(word, 16) for word in rows], style.BODY).max()) + 0.12 for _, rows, _ in panels.values()
+    ]
+    widths = [left + len(columns) * cell for left, (_, _, columns) in zip(lefts, panels.values())]
+    tall = max(len(rows) for _, rows, _ in panels.values()) * cell
+    figure = Figure(figsize=(2 * style.MARGIN + sum(widths) + gap * (len(panels) - 1) + 0.3, top + tall + 0.3))
+    x = style.MARGIN
+    for left, (name, (visible, rows, columns)) in zip(lefts, panels.items()):
+        assert visible.shape == (len(rows), len(columns)), f"{name}: {visible.shape}"
+        axes = style.axes_at(figure, x + left, top, len(columns) * cell, len(rows) * cell)
+        axes.imshow(visible, cmap=style.sequential_colormap(), vmin=0, vmax=1.25, interpolation="none")
+        axes.set_yticks(range(len(rows)), [label(word, 16) for word in rows], fontsize=style.BODY, color=style.theme().text)
+        axes.set_xticks(range(len(columns)), [label(word, 16) for word in columns], rotation=45, ha="left", fontsize=style.BODY)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False, labelcolor=style.theme().text)
+        axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
+        axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
+        axes.grid(which="minor", color=style.theme().paper, linewidth=1.5)
+        axes.tick_params(which="minor", length=0)
+        axes.spines[:].set(visible=True)
+        style.draw_text(figure, x, style.MARGIN, name, fontsize=style.BODY, fontweight="bold", va="top")
+        x += left + len(columns) * cell + gap
+    return figure
+
+
+@style.house_style()
+def patch_figure(image: np.ndarray, patch: int) -> Figure:
+    """Draw an image (H, W, 3) of bytes, and beside it its patches in the order in which a model reads them, numbered from 1."""
+    rows, columns = image.shape[0] // patch, image.shape[1] // patch
+    side, cell, gap = 2.4, 0.62, 0.1
+    across = min(rows * columns, 8)
+    down = -(-rows * columns // across)
+    width = 2 * style.MARGIN + side + 0.5 + across * (cell + gap)
+    height = 2 * style.MARGIN + max(side, down * (cell + gap + 0.16))
+    figure = Figure(figsize=(width, height))
+    axes = style.axes_at(figure, style.MARGIN, style.MARGIN, side, side)
+    axes.imshow(image, interpolation="nearest", extent=(0, columns, rows, 0))
+    axes.set_xticks(range(columns + 1), [""] * (columns + 1))
+    axes.set_yticks(range(rows + 1), [""] * (rows + 1))
+    axes.grid(color=style.theme().outline, linewidth=1)
+    axes.set_axisbelow(False)
+    axes.tick_params(length=0)
+    for number in range(rows * columns):
+        y, x = divmod(number, columns)
+        part = image[y * patch : (y + 1) * patch, x * patch : (x + 1) * patch]
+        left = style.MARGIN + side + 0.5 + number % across * (cell + gap)
+        top = style.MARGIN + 0.14 + number // across * (cell + gap + 0.16)
+        small = style.axes_at(figure, left, top, cell, cell)
+        small.imshow(part, interpolation="nearest")
+        small.set(xticks=[], yticks=[])
+        small.spines[:].set(visible=True)
+        style.draw_text(figure, left, top - 0.07, str(number + 1), fontsize=style.SMALL, color=style.theme().muted)
+    return figure

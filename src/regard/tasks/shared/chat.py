@@ -1,21 +1,25 @@
 """Chat templates: conversations with a language model whose folder has a Hugging Face template."""
 
+import atexit
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from regard.corpus.lines import printable
 from regard.errors import UserError
 from regard.interop.config import read_json
 from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
 from regard.tokens.special_tokens import NO_TOKEN
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 MAX_TEMPLATE_LENGTH = 100_000
+RENDER_SECONDS = 2.0
+"""Time to render a conversation; a template that takes longer is one that never ends."""
 
 
 def chat_template(run: Run) -> str | None:
@@ -37,21 +41,30 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def encode_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Tokenize a conversation, up to where the answer begins.
+    """Tokenize a conversation, up to where the answer begins."""
+    return encode_rendered(run, render_conversation(run, messages))
+
+
+def render_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a conversation by the run's template.
 
     Special tokens that the template writes are special tokens; in a message they would be an injection, and are refused.
     """
     template = chat_template(run)
     if template is None:
         raise UserError(f"{run.folder} has no chat template; use /v1/completions")
-    library = run.tokenizers[0].library
-    special = {token.content for token in library.get_added_tokens_decoder().values()}
+    special = {token.content for token in run.tokenizers[0].library.get_added_tokens_decoder().values()}
     for number, message in enumerate(messages, start=1):
         if forged := next((token for token in special if token in message["content"]), None):
             raise UserError(
                 f"message {number} has {forged!r} in it, a special token that only the template may write; leave it out"
             )
-    text = render_template(template, messages, template_tokens(run))
+    return template_process(run.folder).render(template, messages, template_tokens(run))
+
+
+def encode_rendered(run: LanguageRun, text: str) -> list[int]:
+    """Return the ids of a conversation that the template has rendered."""
+    library = run.tokenizers[0].library
     library.encode_special_tokens = False
     try:
         ids = library.encode(text, add_special_tokens=False).ids
@@ -77,31 +90,68 @@ def template_tokens(run: LanguageRun) -> dict[str, str]:
     return found
 
 
-def render_template(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> str:
-    """Return the text of a conversation."""
-    from jinja2 import TemplateError
+class TemplateProcess:
+    """The process that renders a run's chat template: started when it is first needed, and again after it was killed or died."""
 
-    try:
-        conversation = [dict(message) for message in messages]
-        return str(compile_template(template).render(messages=conversation, add_generation_prompt=True, **names))
-    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(f"the chat template does not take these messages ({reason})") from None
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def render(self, template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> str:
+        """Return the text of a conversation; kill the process if that takes too long."""
+        request = {"template": template, "messages": [dict(message) for message in messages], "names": dict(names)}
+        if not self._lock.acquire(timeout=RENDER_SECONDS):
+            raise UserError("the chat template is busy with other conversations; try again")
+        try:
+            answer = self._ask(json.dumps(request))
+        finally:
+            self._lock.release()
+        if "error" in answer:
+            raise UserError(f"the chat template does not take these messages ({printable(answer['error'])})")
+        return answer["text"]
+
+    def _ask(self, request: str) -> dict[str, str]:
+        process = self._started()
+        timer = threading.Timer(RENDER_SECONDS, process.kill)
+        timer.start()
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:  # it has ended
+            line = ""
+        finally:
+            timer.cancel()
+        if not line.endswith("\n"):
+            self._end()
+            return {"error": f"it takes more than {RENDER_SECONDS:g} seconds, or too much memory"}
+        answer: dict[str, str] = json.loads(line)
+        return answer
+
+    def _started(self) -> "subprocess.Popen[str]":
+        if self._process is None or self._process.poll() is not None:
+            command = [sys.executable, "-I", str(Path(__file__).with_name("template_process.py"))]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
+            )
+            assert self._process.stdin is not None and self._process.stdout is not None
+            atexit.register(self._process.kill)
+            self._process.stdin.write(json.dumps({"template": "", "names": {}, "messages": []}) + "\n")
+            self._process.stdin.flush()
+            self._process.stdout.readline()  # the time to start does not count
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with self._process:  # closes the pipes, and waits
+                atexit.unregister(self._process.kill)
+            self._process = None
 
 
-@lru_cache(maxsize=16)
-def compile_template(template: str) -> "Template":
-    """Compile a template in an immutable sandbox, as `transformers` does."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = raise_exception
-    try:
-        return environment.from_string(template)
-    except TemplateError as error:
-        raise UserError(f"the chat template cannot be read: {error}") from None
+@lru_cache(maxsize=64)
+def template_process(folder: Path) -> TemplateProcess:
+    """Return the process for the templates of one folder: a template that takes long delays no other model."""
+    return TemplateProcess()

@@ -11,6 +11,7 @@ import numpy as np
 
 from regard import worlds
 from regard.errors import UserError
+from regard.files import atomic_write, writing_into
 from regard.worlds.shapes.caption import GroundedCaption, sample_captions
 from regard.worlds.shapes.render import render_scene
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, sample_scene
@@ -120,16 +121,15 @@ def write(folder: Path, number: int, seed: int, size: int = 32) -> None:
     text = README.format(
         number=number, held_out=held_out, seed=seed, size=size, captions=CAPTIONS_PER_IMAGE, combinations=combinations
     )
-    (folder / "README.md").write_bytes((text + "\n").encode())
+    atomic_write(folder / "README.md", text + "\n")
 
 
 def _write_images(folder: Path, images: list[ShapesImage]) -> None:
     """Write images as PNG files, and their annotations to captions.jsonl."""
     from PIL import Image
 
-    folder.mkdir(parents=True)
     digits = len(str(len(images) - 1))
-    with (folder / "captions.jsonl").open("w", encoding="utf-8", newline="\n") as lines:
+    with writing_into(folder), (folder / "captions.jsonl").open("w", encoding="utf-8", newline="\n") as lines:
         for i, image in enumerate(images):
             name = f"{i:0{digits}}.png"
             Image.fromarray(image.pixels()).save(folder / name)

@@ -1,0 +1,1 @@
+"""Below the application: connections and which are closed first, HTTP, and JSON bodies."""
