@@ -30,6 +30,7 @@ UPWARDS = {
     ("tasks/base.py", "show"),  # Run.show
     ("attention/recording.py", "show"),  # AttentionRecording.show
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
+    ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
 """Imports inside a function that go against the order: a verb of a run that a later folder implements."""

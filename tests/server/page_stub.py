@@ -88,8 +88,11 @@ MODELS = [
 
 
 def translate_response(body: request_types.TranslateRequest) -> response_types.TranslateResponse:
+    """Without a head of layer 2, "sie" becomes "es"; a sentence about a dog has a dog in its translation."""
     text = str(body.text)
-    source, target = text.split(), GERMAN
+    lost = any(head.split(".")[-2] == "2" for head in body.ablate)
+    changes = {"sie": "es" if lost else "sie", "Ziege": "Hund" if "dog" in text and "goat" not in text else "Ziege"}
+    source, target = text.split(), [changes.get(word, word) for word in GERMAN]
     weights = [peaked_weights(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
     alignment = response_types.AlignmentResult(
         source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads"
@@ -104,9 +107,9 @@ def translate_response(body: request_types.TranslateRequest) -> response_types.T
         model="demo",
         results=[
             response_types.TranslationResult(
-                text="Die Ziege trank, weil sie durstig war.",
+                text=" ".join(target).replace(" ,", ",").replace(" .", "."),
                 score=-0.12,
-                log_probability=-1.1,
+                log_probability=-2.3 if lost else -1.1,
                 tokens=target,
                 alternatives=alternatives,
                 alignment=alignment if body.alignment else None,
@@ -314,7 +317,18 @@ def classify_response(body: request_types.ClassifyRequest) -> response_types.Cla
     )
 
 
+def next_token_response(body: request_types.NextTokenRequest) -> response_types.NextTokenResponse:
+    probabilities = [0.5, 0.25, 0.125, 0.0625]
+    return response_types.NextTokenResponse(
+        model="writer",
+        tokens=["goat", "dog", "pig", "cat"],
+        log_probabilities=[math.log(p) for p in probabilities],
+        rest=[[math.log(0.0625 / 10), 10]],
+    )
+
+
 VERBS = {
+    "next-token": (request_types.NextTokenRequest, next_token_response),
     "translate": (request_types.TranslateRequest, translate_response),
     "fill": (request_types.FillRequest, fill_response),
     "classify": (request_types.ClassifyRequest, classify_response),

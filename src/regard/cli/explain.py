@@ -173,3 +173,22 @@ def print_found(found: "Explanation | FaithfulnessReport | HeadReport", as_json:
     print()
     for line in [*found.summary(), *(f"{name} does not apply: {why}" for name, why in found.unavailable.items())]:
         print(line)
+
+
+@app.command()
+def cue(
+    out: Annotated[Path, typer.Option(help="Folder for the data, the runs and the report.")] = Path("runs/cue"),
+    seeds: Annotated[int, typer.Option(min=1, help="Models of each kind.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 200,
+    examples: Annotated[int, typer.Option(min=32, help="Training examples; a quarter as many in each test set.")] = 800,
+    explained: Annotated[int, typer.Option(min=1, help="Explained examples of each model.")] = 10,
+    device: Device = "auto",
+) -> None:
+    """Plant a spurious cue, and test which explanations find it.
+
+    Train small models on images with a watermark and on texts with a name that go with one label, and measure how far the models
+    rely on it, which methods rank it first, and whether the measures of faithfulness tell which method to trust.
+    """
+    from regard.studies.spurious_cue import run_cue_study
+
+    print(run_cue_study(out, seeds=seeds, steps=steps, examples=examples, explained=explained, device=device))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.attention.multihead import MultiHeadAttention
+from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.scores import SingleHeadAttention
 from regard.models.cnn import ImageFeatureMap
 
@@ -107,6 +107,28 @@ def count_components(model: nn.Module, source: int, target: int, prefix: str = "
             macs[location] += count
     locations = dict.fromkeys([*parameters, *macs])
     return [Component(at, parameters[at], macs[at], sequence_length(at.stack, source, target)) for at in locations]
+
+
+def count_operations(model: nn.Module, source: int, target: int) -> int:
+    """Return about how many operations the forward and the backward pass launch on a GPU, one kernel each.
+
+    Each module counts with its share of what surrounds it (residual sums, activations): a Linear layer is one product forward and
+    two backward, with the sum of its bias. A recurrent layer launches kernels at every position.
+    """
+    found = 0
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.RNNBase):
+            steps = sequence_length(name, source, target) * (2 if module.bidirectional else 1)
+            found += 3 * module.num_layers * steps
+        elif isinstance(module, nn.Dropout):
+            found += 4 if module.p > 0 else 0
+        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            found += 5
+        elif isinstance(module, Attention):
+            found += 6
+        elif next(module.children(), None) is None and next(module.parameters(), None) is not None:
+            found += 3
+    return found
 
 
 def record_conv_grids(model: nn.Module, size: tuple[int, int]) -> None:

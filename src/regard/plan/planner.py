@@ -20,7 +20,7 @@ from torch import nn
 
 from regard.errors import UserError
 from regard.plan.block import BlockPlan, plan_block
-from regard.plan.flops import ComponentPlan, count_components, record_conv_grids
+from regard.plan.flops import ComponentPlan, count_components, count_operations, record_conv_grids
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
@@ -99,6 +99,8 @@ class Plan(ComponentPlan):
     """Bytes by purpose, for each precision that the recipe may run in."""
     devices: list[DeviceSpeed]
     notes: list[str]
+    operations: int = 0
+    """Of the forward and the backward pass of one batch, which a GPU is launched for one by one."""
     gpus: int = 0
     strategies: list[ParallelStrategy] = field(default_factory=list)
     """Ways to train on this many GPUs, if a number was given."""
@@ -121,6 +123,12 @@ class Plan(ComponentPlan):
     @property
     def flops(self) -> float:
         return self.flops_per_step * self.recipe.train.steps
+
+    def step_seconds(self, device: DeviceSpeed) -> float:
+        """Return the time of a step on a device, launches included."""
+        batches = self.recipe.train.gradient_accumulation_steps
+        captured = bool(self.recipe.train.cuda_graphs)
+        return batches * device.step_seconds(self.flops_per_step / batches, self.operations, captured=captured)
 
     @property
     def rule_of_thumb(self) -> float:
@@ -167,8 +175,8 @@ class Plan(ComponentPlan):
             "published_flops": self.published_flops,
             "memory": {precision: {**sizes, "total": sum(sizes.values())} for precision, sizes in self.memory.items()},
             "time": [
-                {**asdict(device), "step": device.seconds(self.flops_per_step), "seconds": device.seconds(self.flops)}
-                for device in self.devices
+                {**asdict(device), "step": seconds, "seconds": seconds * self.recipe.train.steps}
+                for device, seconds in ((device, self.step_seconds(device)) for device in self.devices)
             ],
             "notes": self.notes,
             **({"gpus": self.gpus, "parallelism": parallelism} if self.gpus else {}),
@@ -230,7 +238,8 @@ def plan_recipe(
     memory = {precision: training_memory(model, recipe.train, precision, *lengths) for precision in precisions}
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
     notes, components = [*notes, assumption, *frozen], count_components(model, *lengths)
-    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, components=components)
+    operations = count_operations(model, *lengths)
+    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, operations, components=components)
 
 
 def _input_lengths(recipe: Recipe, lengths: tuple[int, int]) -> tuple[tuple[int, int], str]:

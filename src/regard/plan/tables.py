@@ -158,8 +158,8 @@ def _time_table(plan: Plan) -> Table:
             device.name,
             f"{device.speed / 1e12:,.3g}",
             f"{device.utilisation:.0%}",
-            _duration(device.seconds(plan.flops_per_step)),
-            _duration(device.seconds(plan.flops)),
+            _duration(plan.step_seconds(device)),
+            _duration(plan.step_seconds(device) * plan.recipe.train.steps),
             device.basis,
         ]
         for device in plan.devices

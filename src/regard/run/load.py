@@ -62,7 +62,7 @@ def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = 
     """Load what `load` does, as a model of ours: to train, evaluate or convert it."""
     folder = find_folder(path, allow_pickle=allow_pickle)
     if not path_exists(folder):
-        raise UserError(f"{folder} does not exist; make it with: regard train RECIPE --out {folder}")
+        raise UserError(f"{folder} does not exist; make one with: regard train RECIPE --out {folder}")
     if is_huggingface_folder(folder):
         return load_huggingface(folder, device=device, allow_pickle=allow_pickle)
     if not (folder / "recipe.toml").is_file():

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,9 @@ from regard.training.loop import Trainer
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
 
+if TYPE_CHECKING:
+    from regard.plan.own_data import DataOptions
+
 LENGTH_MULTIPLE = 8
 """With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
 RecipeSource = Recipe | Mapping[str, object] | str | Path
@@ -69,7 +72,7 @@ class TrainingObserver(Protocol):
 
 
 def train(
-    recipe: RecipeSource,
+    recipe: RecipeSource | None = None,
     out: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
@@ -80,8 +83,13 @@ def train(
     verify: int = 0,
     accept_changes: bool = False,
     observer: TrainingObserver | None = None,
+    **own_data: Unpack["DataOptions"],
 ) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
+
+    Or train on data, without a recipe: `train(task="classify", train=df, text="review", label="stars")` takes lists, dicts,
+    pandas, polars and Arrow tables, Hugging Face's datasets, files, and names of data sets on the hub; it writes a recipe that
+    takes at most `minutes` (60) on this machine.
 
     `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
     last steps and compares every bit. Data and settings must be those of the checkpoint, unless `accept_changes`. A job that
@@ -104,7 +112,10 @@ def train(
         if start is not None or verify or accept_changes:
             option = "--from" if start is not None else "--verify" if verify else "--accept-changes"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
-        settings = to_recipe(recipe, overrides)
+        if own_data and not (distributed.is_restarted() and out):
+            out = Path(out or Path("runs", str(own_data.get("task"))))
+            recipe = own_data_recipe(recipe, out, device, own_data)
+        settings = to_recipe(recipe or {}, overrides)
         stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
         folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
@@ -118,6 +129,17 @@ def train(
             if distributed.is_main():
                 write_recipe(settings, folder)
             return train_run(settings, data, folder, chosen_device, board, observer=observer)
+
+
+def own_data_recipe(recipe: RecipeSource | None, folder: Path, device: str, options: "DataOptions") -> dict[str, object]:
+    """Return the settings for data in place of a recipe; rows are written into the run folder, which then needs nothing else."""
+    from regard.plan.own_data import recipe_for_data
+
+    if recipe is not None:
+        raise UserError(f"give a recipe or data, not both: {', '.join(options)} name data")
+    require_unused(folder)
+    make_folder(folder)
+    return recipe_for_data(folder, device, options)
 
 
 def read_data(settings: Recipe) -> Dataset[Any]:
@@ -164,6 +186,8 @@ def make_folder(folder: Path) -> None:
 def write_recipe(settings: Recipe, folder: Path) -> None:
     """Write the recipe into the run folder, and remove the files of a run that failed before its first step."""
     root = str(Path(settings.data.root).resolve())
+    if Path(root).is_relative_to(folder.resolve()):  # the run can be moved with its data
+        root = Path(root).relative_to(folder.resolve()).as_posix()
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     try:
         for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):

@@ -14,14 +14,16 @@ from PIL import Image
 from pydantic import BaseModel
 
 from regard.corpus.decode_image import count_pixels, decode_image
+from regard.server.ablation import ablated
 from regard.server.errors import FAILURES, ApiError
 from regard.server.limits import FAILURE, client_address, log
 from regard.server.models import ServedModel
+from regard.server.request_types import AblatedHead
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.settings import ServerSettings
 from regard.server.worker import Job, StartJob, TokenQueue, Worker
 from regard.tasks.contrastive import PlainText
-from regard.tasks.shared.requests import StreamedToken
+from regard.tasks.shared.requests import StreamCallback, StreamedToken, open_continuous_batch
 
 CLIENT_LEFT = ApiError(499, "the client has left", code="client_disconnected")
 BYTES_PER_PIXEL = 8
@@ -47,12 +49,14 @@ class ModelRequest(Generic[RunType]):
 
     request: Request
     model: ServedModel
+    ablate: Sequence[AblatedHead] = ()
+    """Heads that are switched off in this request."""
 
     @staticmethod
-    def create(request: Request, model: str | None, verb: str) -> "ModelRequest[RunType]":
+    def create(request: Request, model: str | None, verb: str, ablate: Sequence[AblatedHead] = ()) -> "ModelRequest[RunType]":
         served = request.app.state.models.find(model, verb)
         request.scope["model"] = served.name
-        return ModelRequest(request, served)
+        return ModelRequest(request, served, ablate)
 
     @property
     def run(self) -> RunType:
@@ -65,7 +69,13 @@ class ModelRequest(Generic[RunType]):
 
     async def analyse(self, function: Callable[[RunType], Result]) -> Result:
         """Return what a function of the run returns, called in the thread of the analysis worker."""
-        job = Job(lambda callback: function(cast(RunType, self.model.analysis_run)), client=client_address(self.request.scope))
+
+        def start(callback: StreamCallback | None) -> Result:
+            run = self.model.analysis_run
+            with ablated(run, self.ablate):
+                return function(cast(RunType, run))
+
+        job = Job(start, client=client_address(self.request.scope))
         result: Result
         (result,) = await self._wait_for_results(self.model.analysis_worker, [job])
         return result
@@ -78,8 +88,29 @@ class ModelRequest(Generic[RunType]):
         return json_response(response_type(model=self.model.name, results=list(results)))
 
     async def decode(self, starts: Sequence[StartJob]) -> list[Any]:
-        """Return the decoded texts; they are decoded in one batch with those of other requests."""
+        """Return the decoded texts; they are decoded in one batch with those of other requests, unless heads are switched off."""
+        if self.ablate:
+            return await self._decode_alone(starts)
         return await self._wait_for_results(self.model.worker, self._decoding_jobs(starts))
+
+    async def _decode_alone(self, starts: Sequence[StartJob]) -> list[Any]:
+        """Return the decoded texts of this request only, decoded by the analysis worker until the client leaves."""
+
+        def start(callback: StreamCallback | None) -> list[Any]:
+            run = self.model.analysis_run
+            batch, tasks = open_continuous_batch(run), [start(callback=None) for start in starts]
+            with ablated(run, self.ablate):
+                batch.add(task.request for task in tasks if task.request is not None)
+                while len(batch):
+                    if job.cancelled:
+                        raise CLIENT_LEFT
+                    batch.step()
+            return [task.result() for task in tasks]
+
+        job = Job(start, client=client_address(self.request.scope))
+        results: list[Any]
+        (results,) = await self._wait_for_results(self.model.analysis_worker, [job])
+        return results
 
     def _decoding_jobs(self, starts: Sequence[StartJob], tokens: TokenQueue | None = None) -> list[Job]:
         return [

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 MAX_TEXT_LENGTH = 20_000
 MAX_TEXTS = 64
 MAX_TOKENS = 2048
+MAX_ABLATED = 1500
 MAX_IMAGE_LENGTH = 8_000_000
 """Characters of base64: 6 MB."""
 
@@ -35,6 +36,8 @@ Number = Annotated[int, Field(ge=1, le=8)]
 Index = Annotated[int, Field(ge=1, le=1000)]
 """Of a layer or head, counted from 1."""
 AttentionKind = Literal["cross", "encoder", "decoder"]
+AblatedHead = Annotated[str, Field(pattern=r"^((cross|encoder|decoder)\.)?[1-9]\d{0,3}\.[1-9]\d{0,3}$")]
+"""KIND.LAYER.HEAD, counted from 1; LAYER.HEAD where a model has one kind of attention."""
 
 
 class ApiRequest(BaseModel):
@@ -42,6 +45,8 @@ class ApiRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
     model: Name | None = None
+    ablate: Annotated[list[AblatedHead], Field(max_length=MAX_ABLATED)] = []
+    """Heads whose weights are zero in this request."""
 
 
 class SamplingRequest(ApiRequest):
@@ -86,6 +91,12 @@ class GenerateRequest(SamplingRequest):
     layer: Index | None = None
     head: Index | None = None
     stream: bool = False
+
+
+class NextTokenRequest(ApiRequest):
+    text: Text
+    number: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Of the most probable tokens."""
 
 
 class FillRequest(ApiRequest):

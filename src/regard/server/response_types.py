@@ -165,6 +165,18 @@ class GenerateResponse(ResultsResponse[GenerationResult]):
     pass
 
 
+class NextTokenResponse(ApiResponse):
+    """The distribution of the next token: the most probable ones, and the rest in groups of nearly equal logits, so that a client
+    can apply a temperature, top-k and top-p to it."""
+
+    model: str
+    tokens: list[str]
+    log_probabilities: list[float]
+    """Of the tokens, most probable first."""
+    rest: list[list[float]]
+    """The mean log-probability of each group of other tokens, and how many they are."""
+
+
 class TokenEvent(ApiResponse):
     """A server-sent event of a stream: the text that one more token makes certain, in text `index` of the request."""
 

@@ -4,6 +4,7 @@
     GET  /v1/models/NAME/examples            -> ExamplesResponse
     POST /v1/translate    TranslateRequest   -> TranslateResponse    stream: true -> events, see below
     POST /v1/generate     GenerateRequest    -> GenerateResponse     stream: true -> events
+    POST /v1/next-token   NextTokenRequest   -> NextTokenResponse
     POST /v1/fill         FillRequest        -> FillResponse
     POST /v1/classify     ClassifyRequest    -> ClassifyResponse
     POST /v1/tag          TagRequest         -> TagResponse
@@ -38,6 +39,7 @@ from regard.server.examples import find_examples
 from regard.server.jobs import ModelRequest, RunType, as_list, json_response
 from regard.server.models import ServedModels
 from regard.server.network.json_body import JsonRoute
+from regard.server.next_token import next_token_response
 from regard.server.response_types import Result, ResultsResponse
 from regard.server.worker import StartJob
 from regard.tasks.answer import AnswerRun
@@ -115,6 +117,8 @@ async def respond_decoded(
     async def done_event(found: list[Any]) -> response_types.DoneEvent:
         return response_types.DoneEvent(done=(await build_response(found)).model_dump())
 
+    if stream and model_request.ablate:
+        raise ApiError(422, "stream: not with ablate; leave one out", code="invalid", param="stream")
     if stream:
         return await model_request.stream(starts, token_event, done_event, end_event)
     return json_response(await build_response(await model_request.decode(starts)))
@@ -151,7 +155,7 @@ async def model_examples(name: str, request: Request, number: Annotated[int, Que
 @router.post("/translate", response_model=response_types.TranslateResponse, responses=STREAM_RESPONSES)
 async def translate(body: request_types.TranslateRequest, request: Request) -> Response:
     """Translate texts; a run of several tasks does the one named by `task`."""
-    model_request: ModelRequest[TranslateRun] = ModelRequest.create(request, body.model, "translate")
+    model_request: ModelRequest[TranslateRun] = ModelRequest.create(request, body.model, "translate", body.ablate)
     run, texts = model_request.run, as_list(body.text)
     if body.task is not None:
         texts = render.require_tasks(run)._prefixed(texts, body.task)
@@ -171,7 +175,7 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
 @router.post("/generate", response_model=response_types.GenerateResponse, responses=STREAM_RESPONSES)
 async def generate(body: request_types.GenerateRequest, request: Request) -> Response:
     """Continue prompts."""
-    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "generate")
+    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "generate", body.ablate)
     prompts = as_list(body.prompt)
     if len(prompts) * body.number > request_types.MAX_TEXTS:
         message = f"number: {len(prompts)} prompts times {body.number} are more than {request_types.MAX_TEXTS} texts"
@@ -196,10 +200,18 @@ async def generate(body: request_types.GenerateRequest, request: Request) -> Res
     )
 
 
+@router.post("/next-token", response_model=response_types.NextTokenResponse)
+async def next_token(body: request_types.NextTokenRequest, request: Request) -> Response:
+    """Return the distribution of the token after a text."""
+    model_request: ModelRequest[LanguageRun] = ModelRequest.create(request, body.model, "generate", body.ablate)
+    name = model_request.model.name
+    return json_response(await model_request.analyse(lambda run: next_token_response(name, run, body.text, body.number)))
+
+
 @router.post("/caption", response_model=response_types.CaptionResponse, responses=STREAM_RESPONSES)
 async def caption(body: request_types.CaptionRequest, request: Request) -> Response:
     """Caption an image, optionally with the attention of each word."""
-    model_request: ModelRequest[CaptionRun] = ModelRequest.create(request, body.model, "caption")
+    model_request: ModelRequest[CaptionRun] = ModelRequest.create(request, body.model, "caption", body.ablate)
     image = await model_request.read_image(body.image)
     return await respond_decoded(
         model_request,
@@ -215,7 +227,7 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
 @router.post("/fill", response_model=response_types.FillResponse)
 async def fill(body: request_types.FillRequest, request: Request) -> Response:
     """Fill in masked words, written [MASK]."""
-    model_request: ModelRequest[MaskedRun | SpanCorruptionRun] = ModelRequest.create(request, body.model, "fill")
+    model_request: ModelRequest[MaskedRun | SpanCorruptionRun] = ModelRequest.create(request, body.model, "fill", body.ablate)
     return await model_request.respond(
         response_types.FillResponse,
         lambda run: [
@@ -228,7 +240,7 @@ async def fill(body: request_types.FillRequest, request: Request) -> Response:
 @router.post("/classify", response_model=response_types.ClassifyResponse)
 async def classify(body: request_types.ClassifyRequest, request: Request) -> Response:
     """Return every label of texts or an image, most probable first; or a regression's number."""
-    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "classify")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "classify", body.ablate)
     inputs = await model_request.read_inputs(body.text, body.image)
     return await model_request.respond(
         response_types.ClassifyResponse, lambda run: render.classify_inputs(run, inputs, body.task)
@@ -238,7 +250,7 @@ async def classify(body: request_types.ClassifyRequest, request: Request) -> Res
 @router.post("/tag", response_model=response_types.TagResponse)
 async def tag(body: request_types.TagRequest, request: Request) -> Response:
     """Label every word."""
-    model_request: ModelRequest[TagRun] = ModelRequest.create(request, body.model, "tag")
+    model_request: ModelRequest[TagRun] = ModelRequest.create(request, body.model, "tag", body.ablate)
     return await model_request.respond(
         response_types.TagResponse,
         lambda run: [response_types.TaggingResult(words=one.words, labels=one.labels) for one in run.tag(as_list(body.text))],
@@ -248,7 +260,7 @@ async def tag(body: request_types.TagRequest, request: Request) -> Response:
 @router.post("/answer", response_model=response_types.AnswerResponse)
 async def answer(body: request_types.AnswerRequest, request: Request) -> Response:
     """Answer a question with a span of its context."""
-    model_request: ModelRequest[AnswerRun] = ModelRequest.create(request, body.model, "answer")
+    model_request: ModelRequest[AnswerRun] = ModelRequest.create(request, body.model, "answer", body.ablate)
     return await model_request.respond(
         response_types.AnswerResponse,
         lambda run: [
@@ -261,7 +273,7 @@ async def answer(body: request_types.AnswerRequest, request: Request) -> Respons
 @router.post("/embed", response_model=response_types.EmbedResponse)
 async def embed(body: request_types.EmbedRequest, request: Request) -> Response:
     """Embed texts, each of their words, or an image."""
-    model_request: ModelRequest[render.EmbeddingRun] = ModelRequest.create(request, body.model, "embed")
+    model_request: ModelRequest[render.EmbeddingRun] = ModelRequest.create(request, body.model, "embed", body.ablate)
     inputs = await model_request.read_inputs(body.text, body.image)
     return await model_request.respond(
         response_types.EmbedResponse, lambda run: render.embed_inputs(run, inputs, body.layer, body.pool)
@@ -271,7 +283,7 @@ async def embed(body: request_types.EmbedRequest, request: Request) -> Response:
 @router.post("/match", response_model=response_types.MatchResponse)
 async def match(body: request_types.MatchRequest, request: Request) -> Response:
     """Rank labels by how well they fit an image."""
-    model_request: ModelRequest[ContrastiveRun] = ModelRequest.create(request, body.model, "match")
+    model_request: ModelRequest[ContrastiveRun] = ModelRequest.create(request, body.model, "match", body.ablate)
     image = await model_request.read_image(body.image)
     return await model_request.respond(
         response_types.MatchResponse,
@@ -282,7 +294,7 @@ async def match(body: request_types.MatchRequest, request: Request) -> Response:
 @router.post("/draw", response_model=response_types.DrawResponse)
 async def draw(body: request_types.DrawRequest, request: Request) -> Response:
     """Generate images from a text."""
-    model_request: ModelRequest[TextToImageRun] = ModelRequest.create(request, body.model, "draw")
+    model_request: ModelRequest[TextToImageRun] = ModelRequest.create(request, body.model, "draw", body.ablate)
     options = body.model_dump(include={"number", "temperature", "top_k", "top_p", "seed"})
     return await model_request.respond(
         response_types.DrawResponse,
@@ -296,7 +308,7 @@ async def draw(body: request_types.DrawRequest, request: Request) -> Response:
 @router.post("/attention", response_model=response_types.AttentionResponse, responses=FILE_RESPONSES)
 async def attention(body: request_types.AttentionRequest, request: Request) -> Response:
     """Return the attention over a text or an image; with a translator or captioner, also that of its output."""
-    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "attention")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "attention", body.ablate)
     name, given = model_request.model.name, await model_request.read_input(body.text, body.image)
     if body.format == "json":
         data = await model_request.analyse(lambda run: render.attention_json(name, run, given, body))
@@ -309,7 +321,7 @@ async def attention(body: request_types.AttentionRequest, request: Request) -> R
 @router.post("/explain", response_model=response_types.ExplainResponse)
 async def explain(body: request_types.ExplainRequest, request: Request) -> Response:
     """Attribute an output to tokens or patches by several methods, and measure how faithful each method is."""
-    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "explain")
+    model_request: ModelRequest[Run] = ModelRequest.create(request, body.model, "explain", body.ablate)
     name = model_request.model.name
     if body.text is not None and "image" in model_request.model.info.inputs:
         raise ApiError(422, f"{name}: only images are explained here; give image", code="invalid", param="text")

@@ -23,7 +23,7 @@ function open(panel, context) {
   let shown = () => ({});
   offerCopies(view, context, () => {
     const options = { ...withoutEmpty({ kind: kind?.value }), ...shown() };
-    return { verb: "show", inputs: [readInput().text], options: { ...options, out: "attention.svg" }, python: { inputs: [readInput().text], options },
+    return { verb: "show", inputs: [readInput().text], options: { ...options, out: "attention.svg" }, python: { options },
       print: 'result.save("attention.svg")' };
   });
   form.onSubmit(async signal => {

@@ -17,7 +17,7 @@ function open(panel, context) {
   const { form, result, faithfulness } = view;
   const imageField = imageInput(form, context), readBeam = beamFields(form, model, "captions"), sampling = samplingFields(form);
   offerCopies(view, context, () => ({ verb: "caption", inputs: [undefined], options: { ...readBeam(), ...readFields(sampling) },
-    print: "print(result[0][0].text)" }));
+    print: "print(result.text)" }));
   form.onSubmit(async signal => {
     const image = imageField.read(), request = { model: model.id, image, ...readBeam(), ...readFields(sampling), attention: model.has_attention };
     const { results: [best] } = await post("caption", request, signal);

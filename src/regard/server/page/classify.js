@@ -16,8 +16,7 @@ function open(panel, context) {
   const text = readsText ? form.text("Text", { example: examples.text[0] ?? EXAMPLE, hint: "For a text pair, separate the two by a tab." }) : null;
   const image = readsText ? null : imageInput(form, context);
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
-  offerCopies(view, context, () => ({ verb: "classify", inputs: [text?.read()], options: withoutEmpty({ task: task?.value }),
-    print: "print(result[0])" }));
+  offerCopies(view, context, () => ({ verb: "classify", inputs: [text?.read()], options: withoutEmpty({ task: task?.value }) }));
   form.onSubmit(async signal => {
     const input = text ? { text: text.read() } : { image: image.read() };
     const { results: [prediction] } = await post("classify", { model: model.id, ...input, ...withoutEmpty({ task: task?.value }) }, signal);

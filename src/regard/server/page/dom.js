@@ -53,6 +53,13 @@ export function formatProbability(value) {
   return value >= 0.995 ? "1.00" : value >= 0.01 ? value.toFixed(2) : value >= 0.001 ? value.toFixed(3) : value > 0 ? "<0.001" : "0";
 }
 
+// Format the probability of a whole text, which may be very small.
+export function formatSmall(value) {
+  if (!(value > 0) || value >= 0.01) return formatProbability(value);
+  const [digits, exponent] = value.toExponential(1).split("e-");
+  return exponent <= 4 ? value.toPrecision(2) : `${digits}·10⁻${[...exponent].map(digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
+}
+
 // Two decimals and a real minus sign.
 export const formatNumber = value => value.toFixed(2).replace("-", "−");
 

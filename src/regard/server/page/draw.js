@@ -15,7 +15,7 @@ function open(panel, context) {
     ...samplingFields(form, { temperature: 1, top_p: 1 }) };
   result.classList.add("gallery");
   offerCopies(view, context, () => ({ verb: "draw", inputs: [text.read()], options: { ...readFields(fields), out: "drawn.png" },
-    python: { options: readFields(fields) }, print: 'result[0][0].image  # pixels (H, W, 3)' }));
+    python: { options: readFields(fields) } }));
   form.onSubmit(async signal => {
     const request = { model: context.model.id, text: text.read(), ...readFields(fields) }, { results } = await post("draw", request, signal);
     result.replaceChildren(...results.map((image, i) => figure(request.text, image, i + 1)));

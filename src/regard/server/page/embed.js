@@ -24,7 +24,7 @@ function open(panel, context) {
   const texts = form.text("Texts, one per line", { name: "texts", rows: 4, example: known.length > 1 ? known.join("\n") : TEXTS });
   const fields = { layer: form.number("layer", { min: -1000, max: 1000, hint: "0: the input embeddings; empty: the last layer" }) };
   const lines = () => texts.read().split("\n").map(text => text.trim()).filter(Boolean);
-  offerCopies(view, context, () => ({ verb: "embed", inputs: lines(), options: readFields(fields), print: "print(result[0].vectors)" }));
+  offerCopies(view, context, () => ({ verb: "embed", inputs: lines(), options: readFields(fields), python: { inputs: [lines()] } }));
   form.onSubmit(async signal => {
     const list = lines();
     if (list.length < 2) throw new ApiError("Enter at least two texts, one per line.");

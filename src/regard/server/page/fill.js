@@ -19,7 +19,7 @@ function open(panel, context) {
     text.setRangeText(MASK, text.selectionStart, text.selectionEnd, "end");
     text.focus();
   } }, `Insert ${MASK}`), form.stop);
-  offerCopies(view, context, () => ({ verb: "fill", inputs: [text.read()], options: readFields(fields), print: "print(result[0].text)" }));
+  offerCopies(view, context, () => ({ verb: "fill", inputs: [text.read()], options: readFields(fields) }));
   form.onSubmit(async signal => {
     const request = { model: context.model.id, text: text.read(), ...readFields(fields) };
     const { results: [filled] } = await post("fill", request, signal), parts = request.text.split(MASK);

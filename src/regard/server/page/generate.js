@@ -4,11 +4,11 @@ import { bars } from "./bars.js";
 import { announce, clamp, element, formatProbability, visibleToken } from "./dom.js";
 import { topIndices } from "./drawing.js";
 import { readFields, withoutEmpty } from "./form.js";
+import { nextTokenPanel } from "./next_token.js";
 import { alignTokens, tokenList } from "./token_list.js";
-import { attentionDownloads, createView, linkToAttention, offerCopies, pinnedToken, samplingFields } from "./view.js";
+import { attentionDownloads, createView, firstWords, linkToAttention, offerCopies, pinnedToken, samplingFields } from "./view.js";
 
 export const generate = { name: "Generate", open };
-const PROMPT_WORDS = 4;                               // of an example
 const ANNOUNCE_EVERY = 2500;                          // milliseconds between messages to screen readers
 
 // Underline unlikely tokens: the lower the probability, the stronger the tint.
@@ -18,21 +18,27 @@ const tintByProbability = (node, probability) =>
 function open(panel, context) {
   const { model, examples } = context;
   const view = createView(panel, context, { action: "Generate", busy: "Generating …", resultLabel: "the text" }), { form, result, faithfulness } = view;
-  const prompt = form.text("Prompt", { rows: 3, example: examples.text[0]?.split(" ").slice(0, PROMPT_WORDS).join(" ") ?? "Once upon a time" });
+  const prompt = form.text("Prompt", { rows: 3, example: examples.text[0] ? firstWords(examples.text[0]) : "Once upon a time" });
   const fields = { max_tokens: form.number("max tokens", { min: 1, max: 2048, value: 60 }),
-    ...samplingFields(form, { temperature: 0.8, top_p: 0.95 }),
+    ...samplingFields(form, { temperature: 0.8, top_p: 0.95 }), top_k: form.number("top-k", { min: 0, max: 1000000, hint: "empty: all tokens" }),
     repetition_penalty: form.number("repetition penalty", { min: 0.001, max: 1000, step: "any", value: 1 }) };
   if (model.has_attention) Object.assign(fields, { layer: form.number("layer", { min: 1, max: 1000, hint: "empty: the sharpest" }),
     head: form.number("head", { min: 1, max: 1000, hint: "empty: the mean" }) });
+  const next = nextTokenPanel(context, fields, token => {
+    prompt.value += /^[▁Ġ]/.test(token) || !/\s$|^$/.test(prompt.value) ? ` ${token.replace(/^[▁Ġ ]+/, "")}` : token;
+    form.submit();
+  });
+  result.after(next.box);
   offerCopies(view, context, () => {
     const { layer, head, ...options } = readFields(fields);
-    return { verb: "generate", inputs: [prompt.read()], options, print: "print(result[0].text)" };
+    return { verb: "generate", inputs: [prompt.read()], options, print: "print(result.text)" };
   });
   form.onSubmit(async signal => {
     const request = { model: model.id, prompt: prompt.read(), ...readFields(fields) };
+    next.show(request.prompt);
     faithfulness.showMessage("When the text is complete, its first token is explained; pin another to explain that one.");
     const { response, events } = await streamText(form, result, { ...request, attention: model.has_attention }, signal);
-    if (response) showText(result, response.results[0], request, events, context, faithfulness);
+    if (response) showText(result, response.results[0], request, events, context, { faithfulness, next });
   });
 }
 
@@ -69,7 +75,7 @@ async function streamText(form, result, request, signal) {
   }
 }
 
-function showText(result, generated, request, events, context, faithfulness) {
+function showText(result, generated, request, events, context, { faithfulness, next }) {
   const { attention } = generated, firstGenerated = attention?.first_generated_key ?? null;
   const promptTokens = attention ? attention.keys.slice(0, firstGenerated ?? attention.keys.length) : [];
   const steps = attention ? attention.steps : events.map(({ token, probability }) => ({ token, probability, alternatives: [] }));
@@ -80,6 +86,7 @@ function showText(result, generated, request, events, context, faithfulness) {
     : `${steps.length} tokens, ${end}. The redder, the less likely. Point at a token; a click pins it and explains it.`;
   const explain = i => {                              // a token inside a word cannot be named: explain the likeliest one there
     const before = spans ? spans.slice(0, i).join("") : events.slice(0, i).map(event => event.text).join(""), span = spans?.[i] ?? "";
+    next.show(request.prompt + before);
     faithfulness.explain(withoutEmpty({ text: request.prompt + before, word: /^\s\S/.test(span) ? span.trim() : undefined }));
   };
   const onPoint = (i, pinned) => {

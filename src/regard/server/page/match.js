@@ -16,7 +16,7 @@ function open(panel, context) {
   const templateField = form.line("template", { name: "template", option: true, value: "{}", hint: "{} stands for the label: a photo of {}" });
   const list = () => labels.read().split("\n").map(label => label.trim()).filter(Boolean);
   offerCopies(view, context, () => ({ verb: "match", inputs: [undefined], options: { labels: list().join(",") },
-    python: { options: { labels: list() } }, print: "print(result[0])" }));
+    python: { options: { labels: list() } } }));
   form.onSubmit(async signal => {
     const image = imageField.read();
     const template = templateField.value.trim() || "{}";

@@ -1,10 +1,10 @@
-// A grid of small maps, one per layer and head, to select from by click or arrow keys.
+// A grid of small maps, one per layer and head, to select one by click or arrow keys, or to switch each: then `isPressed` says which are on.
 import { paintOnThemeChange } from "./colormap.js";
 import { element, rovingTabindex } from "./dom.js";
 import { scaleEnd } from "./colours.js";
 import { drawPixels, largestWeight, tileMap } from "./matrix.js";
 
-export function thumbnails(parent, { layers, heads, weights, queries, keys }, onSelect) {
+export function thumbnails(parent, { layers, heads, weights, queries, keys }, onSelect, { isPressed } = {}) {
   const box = element("div", { class: "thumbnails", role: "group",
     "aria-label": "layers down, heads across; the arrow keys move between them" });
   box.style.setProperty("--heads", heads.length);
@@ -18,7 +18,7 @@ export function thumbnails(parent, { layers, heads, weights, queries, keys }, on
       const canvas = element("canvas", { "aria-hidden": "true" }), map = maps[l][h];
       const button = element("button", { type: "button", "aria-label": `layer ${layer}, head ${head}`, "aria-pressed": "false",
         onclick: () => select(l, h) }, canvas);
-      button.addEventListener("focus", () => { if (button.matches(":focus-visible")) select(l, h); });
+      if (!isPressed) button.addEventListener("focus", () => { if (button.matches(":focus-visible")) select(l, h); });
       buttons.push(button);
       box.append(button);
       paintOnThemeChange(canvas, () => {
@@ -28,11 +28,12 @@ export function thumbnails(parent, { layers, heads, weights, queries, keys }, on
       });
     });
   });
+  const press = pressed => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(pressed(Math.floor(i / heads.length), i % heads.length))));
   const select = (l, h) => {
-    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === l * heads.length + h)));
+    if (!isPressed) press((layer, head) => layer === l && head === h);
     onSelect(l, h);
   };
   rovingTabindex(buttons, { grid: true, columns: () => heads.length });
   parent.append(element("div", { class: "scroll" }, box));
-  return { select };
+  return { select, box, update: () => press(isPressed) };
 }

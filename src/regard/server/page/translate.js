@@ -20,8 +20,7 @@ function open(panel, context) {
   const task = model.tasks.length ? form.choice("task", model.tasks) : null;
   const readBeam = beamFields(form, model, "translations"), sampling = samplingFields(form);
   const options = () => ({ ...readBeam(), ...readFields(sampling), ...withoutEmpty({ task: task?.value }) });
-  offerCopies(view, context, () => ({ verb: "translate", inputs: [text.read()], options: options(), print: "print(result[0].text)",
-    python: { inputs: [text.read()] } }));
+  offerCopies(view, context, () => ({ verb: "translate", inputs: [text.read()], options: options(), print: "print(result.text)" }));
   form.onSubmit(async signal => {
     const request = { model: model.id, text: text.read(), ...options() };
     const { results: [best] } = await post("translate", { ...request, alignment: model.has_attention }, signal);

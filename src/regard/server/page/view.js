@@ -14,13 +14,13 @@ export function createView(panel, context, { action, busy, resultLabel, explaine
 }
 
 // Buttons that copy what is shown as a link, a command and Python. `read()` gives the verb, its inputs and its options, and
-// under `python` what differs there: by default, the method of that name takes a list of inputs.
+// under `python` what differs there. One input gives one result, of which `print` prints a part.
 export function offerCopies({ form }, { model }, read) {
   copyButtons(form.actions, {
     command: () => { const { verb, inputs, options } = read(); return commandLine(model, verb, inputs, options); },
     python: () => {
       const { verb, inputs, options, print, python = {} } = read();
-      return pythonCall(model, verb, python.inputs ?? [inputs], python.options ?? options, print);
+      return pythonCall(model, verb, python.inputs ?? inputs, python.options ?? options, options?.number > 1 ? undefined : print);
     } });
 }
 
@@ -57,6 +57,9 @@ export function linkToAttention(result, { model, navigate }, state, label) {
   if (model.verbs.includes("attention")) result.append(element("p", {}, element("button", { type: "button", class: "plain",
     onclick: () => navigate(model.id, "attention", state, { focus: true }) }, label)));
 }
+
+// The first words of an example, as a prompt.
+export const firstWords = (text, number = 4) => text.split(" ").slice(0, number).join(" ");
 
 // A text with its middle word masked.
 export function maskWord(text, mask = "[MASK]") {

@@ -16,7 +16,8 @@ import { lens } from "./lens.js";
 import { match } from "./match.js";
 import { tag } from "./tag.js";
 import { translate } from "./translate.js";
+import { whatif } from "./whatif.js";
 
-export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, lens, flow, embed };
+export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, whatif, lens, flow, embed };
 
 export const viewsOf = (model, models) => Object.keys(VIEWS).filter(key => VIEWS[key].serves?.(model, models) ?? model.verbs.includes(key));
