@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from regard.show.figures.curves import GRID
-from regard.show.figures.style import MARKERS, MUTED, SERIES, SMALL, house_style, panel_title
+from regard.show.figures.style import MARKERS, SMALL, house_style, panel_title, theme
 
 
 @house_style()
@@ -23,10 +23,10 @@ def cue_accuracy_figure(scores: Sequence[tuple[str, bool, Mapping[str, float]]],
                 continue
             at = np.arange(len(sets)) + 0.36 * (side - 0.5)
             label = f"trained {'with' if planted else 'without'} the cue"
-            axes.bar(at, np.mean(found, axis=0), width=0.34, color=SERIES[1 if planted else 0], alpha=0.8, label=label)
+            axes.bar(at, np.mean(found, axis=0), width=0.34, color=theme().series[1 if planted else 0], alpha=0.8, label=label)
             for row in found:
                 axes.plot(at, row, linestyle="", marker="o", markersize=3, color="black")
-        axes.axhline(50, color=MUTED, linewidth=0.9, dashes=(4, 3))
+        axes.axhline(50, color=theme().muted, linewidth=0.9, dashes=(4, 3))
         names = [text.replace(" on ", "\non ").replace(" the cue", "\nthe cue") for text in sets.values()]
         axes.set_xticks(range(len(sets)), names)
         axes.set(ylim=(0, 104), ylabel="accuracy, percent" if number == 0 else "")
@@ -47,7 +47,7 @@ def cue_method_figure(points: Sequence[tuple[str, str, float, float]]) -> Figure
         panel_title(axes, name)
         for index, method in enumerate(methods):
             found = [(advantage, 100 * first) for one, kind, advantage, first in points if (one, kind) == (name, method)]
-            colour, marker = SERIES[index % len(SERIES)], (*MARKERS, "X")[index % 8]
+            colour, marker = theme().series[index % len(theme().series)], (*MARKERS, "X")[index % 8]
             if found:
                 axes.plot(*zip(*found), linestyle="", marker=marker, color=colour, markersize=6, alpha=0.8, label=method)
         axes.set(ylim=(-4, 104), xlabel="advantage over random features, nats")
