@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import UserError
 from regard.run.convert import convert
 from regard.run.evaluate import evaluate
@@ -68,9 +70,42 @@ def test_classifier_keeps_the_pretrained_weights_tokenizer_and_special_tokens(th
     ].encode(texts)
 
 
-def test_shape_mismatch_with_the_pretrained_model_is_reported(theirs, tmp_path):
-    with pytest.raises(UserError, match=r"feed_forward.inner.weight has shape \[40, 24\], the model needs \[48, 24\]"):
-        train(recipe(theirs, tmp_path, feed_forward=48), tmp_path / "run", device="cpu")
+@pytest.mark.parametrize(
+    "setting",
+    [{"feed_forward": 48}, {"norm_first": True}, {"heads": 6}, {"activation": "relu"}, {"positions": {"kind": "rotary"}}],
+)
+def test_a_setting_that_contradicts_the_pretrained_model_is_refused(theirs, tmp_path, setting):
+    (name,) = setting
+    with pytest.raises(UserError, match=rf"model.{name}\S* = .*, but train.init_from.run = .* has .*; leave it out"):
+        train(recipe(theirs, tmp_path, **setting), tmp_path / "run", device="cpu")
+
+
+def test_init_from_alone_copies_architecture_tokenizer_and_special_tokens(theirs, tmp_path):
+    settings = recipe(theirs, tmp_path)
+    del settings["model"]
+    settings["train"]["init_from"] = str(theirs)
+    run, before = train(settings, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
+    assert run.recipe.model.width == 24 and not run.recipe.model.norm_first and run.recipe.model.max_length == 32
+    assert run._special_tokens == before._special_tokens
+    for mine, other in zip(run.embed(["the dog"], pool="words"), before.embed(["the dog"], pool="words")):
+        assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
+    settings["train"]["init_from"] = str(run.folder)  # and a run of ours, with another task and another head
+    settings["task"], settings["data"] = "masked", {"root": str(tmp_path), "train": ["train.tsv"], "valid": ["valid.tsv"]}
+    again = train(settings, tmp_path / "again", device="cpu")
+    assert again.recipe.model.width == 24 and again._special_tokens == run._special_tokens
+    for mine, other in zip(again.embed(["the dog"], pool="words"), run.embed(["the dog"], pool="words")):
+        assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
+
+
+def test_new_from_a_folder_prints_a_recipe_that_fine_tunes_it(theirs, tmp_path):
+    recipe(theirs, tmp_path)
+    found = CliRunner().invoke(app, ["new", "classify", "--data", str(tmp_path / "train.tsv"), "--from", str(theirs)])
+    assert found.exit_code == 0 and "[model" not in found.stdout and "[tokens]" not in found.stdout
+    (tmp_path / "mine.toml").write_text(found.stdout)
+    run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=["train.steps=1", "train.evaluate_every=1"], device="cpu")
+    assert run.recipe.model.width == 24 and run.recipe.train.optimizer.learning_rate == 5e-5
+    missing = CliRunner().invoke(app, ["new", "classify", "--data", str(tmp_path / "train.tsv"), "--from", str(tmp_path / "no")])
+    assert isinstance(missing.exception, UserError)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import UserError
-from regard.server import render, response_types
+from regard.server import jobs, render, response_types
 from regard.server.app import create_app
 from regard.server.errors import ApiError, redact_message
 from regard.server.limits import CHUNK_BYTES, Exchange, JsonLogFormatter, RequestMemory
@@ -434,3 +434,12 @@ def test_openapi_document_describes_every_endpoint(client):
     ):
         assert "post" in document["paths"][f"/v1/{verb}"]
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+
+
+def test_results_are_written_as_json_one_by_one():
+    """With the text that the whole response has."""
+    results = [response_types.TaggingResult(words=["ä\n"], labels=["b"]), response_types.TaggingResult(words=[], labels=[])]
+    for number in range(3):
+        whole = response_types.TagResponse(model='a "name', results=results[:number])
+        empty = response_types.TagResponse(model='a "name', results=[])
+        assert jobs.results_json(empty, results[:number]) == whole.model_dump_json()

@@ -59,7 +59,7 @@ def test_columns_of_labelled_texts_are_found(tmp_path, name):
     path = write(tmp_path / "a.tsv", header, *map(row, range(80)))
     recipe, understood = run_new("classify", "--data", path)
     assert {role: getattr(recipe.data, role) for role in columns} == columns
-    assert (recipe.data.text_pair is not None) == ("text_pair" in columns) == (recipe.model.segments == 2)
+    assert (recipe.data.text_pair is not None) == ("text_pair" in columns) and recipe.model.segments == 2
     assert "80 examples" in understood and f"{3 if name == 'unknown names' else 2} labels" in understood
     assert "--text" in understood and "--label" in understood
 

@@ -79,6 +79,10 @@ def new(
         typer.Option(min=0, help="Training time on this machine; 0 does not time it, and fits the recipe to the data alone."),
     ] = 60,
     device: Device = "auto",
+    init_from: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Fine-tune this run or Hugging Face folder, with its architecture."),
+    ] = None,
 ) -> None:
     """Print a starter recipe for your own data.
 
@@ -87,6 +91,7 @@ def new(
     """
     from regard.plan.budget import fit_to_budget
     from regard.tasks import starter_recipe
+    from regard.tasks.starters.data_files import finetuning_recipe
     from regard.tasks.starters.image_starters import image_classification_recipe
     from regard.tasks.starters.starter import StarterOptions
 
@@ -97,6 +102,9 @@ def new(
         starter = starter_recipe(task, [path for path in (source, target, pairs, *(data or [])) if path is not None], options)
     for line in starter.understood:
         print(line, file=sys.stderr)
+    if init_from is not None:
+        print(finetuning_recipe(starter.to_toml(), init_from), end="")
+        return
     fitted = fit_to_budget(starter, minutes, device)
     for line in fitted.notes:
         print(line, file=sys.stderr)

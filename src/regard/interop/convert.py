@@ -1,7 +1,7 @@
 """Open a Hugging Face folder as a model of ours, and write a run as a Hugging Face folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.errors import UnsupportedModel, UserError
 from regard.files import atomic_folder, require_new_folder
 from regard.interop.config import ConfigFile, integer
+from regard.interop.equivalent import ExportedForm, equivalent_forms
 from regard.interop.families import FAMILIES
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, flatten_settings, nest_settings
 from regard.interop.huggingface_files import LABEL_TASKS, huggingface_files, resolve_defaults
@@ -167,17 +168,7 @@ def settings_from_tensors(
 
 def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
     """Return the family and architecture that can express all our settings; otherwise name those that the closest one cannot."""
-    candidates = [
-        (family, name, family.unsupported(settings, architecture))
-        for family in FAMILIES.values()
-        for name, architecture in family.architectures.items()
-        if architecture.task == task and settings.get("kind") == family.constant["kind"]
-    ]
-    if not candidates:
-        raise UserError(
-            f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; regard writes {', '.join(FAMILIES)}"
-        )
-    family, name, unsupported = min(candidates, key=lambda candidate: len(candidate[2]))
+    family, name, unsupported = closest_family(task, settings)
     if unsupported:
         raise UserError(
             f"no Hugging Face family has this architecture: {', '.join(unsupported[:3])} "
@@ -186,8 +177,38 @@ def find_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str]:
     return family, name
 
 
-def run_family(run: "Run") -> tuple[ModelFamily, str, FlatSettings]:
-    """Return the family and architecture as which a run is written, and all its settings."""
+def find_form(task: str, forms: Iterable[ExportedForm]) -> tuple[ExportedForm, ModelFamily, str]:
+    """Return the first form of a model that a family can express, with the family and architecture."""
+    first, *others = forms
+    for form in (first, *others):
+        family, name, unsupported = closest_family(task, form.settings)
+        if not unsupported:
+            return form, family, name
+    return first, *find_family(task, first.settings)
+
+
+def closest_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str, list[str]]:
+    """Return the family and architecture that can express most of our settings, and those that it cannot."""
+    candidates = [
+        (family, name, family.unsupported(settings, architecture))
+        for family in FAMILIES.values()
+        for name, architecture in family.architectures.items()
+        if architecture.task == task and settings.get("kind") == family.constant["kind"] and not lacks_head(architecture)
+    ]
+    if not candidates:
+        raise UserError(
+            f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; regard writes {', '.join(FAMILIES)}"
+        )
+    return min(candidates, key=lambda candidate: len(candidate[2]))
+
+
+def lacks_head(architecture: Architecture) -> bool:
+    """Whether the outputs of a task need more than this architecture has."""
+    return architecture.bare and architecture.task != "encode"
+
+
+def exported_settings(run: "Run") -> FlatSettings:
+    """Return all settings of a run's model, with the size of its images."""
     settings = resolve_defaults(flatten_settings(run.recipe.model.model_dump(mode="json")))
     if "image" in run.task.reads:
         images = run._images.transform
@@ -197,6 +218,12 @@ def run_family(run: "Run") -> tuple[ModelFamily, str, FlatSettings]:
             "data.resize_mode": images.fit,
             "data.resample": images.resample,
         }
+    return settings
+
+
+def run_family(run: "Run") -> tuple[ModelFamily, str, FlatSettings]:
+    """Return the family and architecture that a run has as it is, and all its settings."""
+    settings = exported_settings(run)
     return *find_family(EXPORTED_AS.get(run.recipe.task, run.recipe.task), settings), settings
 
 
@@ -209,13 +236,16 @@ def write_huggingface_folder(run: "Run", path: str | Path) -> Path:
         family, architecture, settings, unmapped = source.family, source.architecture, source.settings, source.unmapped
         files = {name: (source.folder / name).read_bytes() for name in COPIED_FILES if (source.folder / name).is_file()}
     else:
-        family, name, settings = run_family(run)
+        forms = equivalent_forms(exported_settings(run), weights, run.model)
+        form, family, name = find_form(EXPORTED_AS.get(run.recipe.task, run.recipe.task), forms)
+        settings, weights = form.settings, form.weights
         architecture, unmapped = family.architectures[name], UnmappedTensors()
         files = {
             file: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
             for file, content in huggingface_files(run, family, name, settings).items()
         }
     tensors = to_huggingface_tensors(weights, family, architecture, settings, unmapped)
+    tensors |= {name: table(settings) for name, table in family.tables.items() if run._huggingface is None}
     with atomic_folder(path) as folder:
         for file, content in files.items():
             (folder / file).write_bytes(content)

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from regard.errors import UserError
 from regard.interop.config import ConfigFile, ValueType, integer
 from regard.tokens.special_tokens import SpecialTokens
@@ -137,6 +139,8 @@ class ModelFamily:
     """Other names under which a folder may hold the embedding."""
     ignored_tensors: tuple[str, ...] = ()
     """Patterns of tensors that follow from the settings, such as position ids."""
+    tables: dict[str, Callable[[FlatSettings], Tensor]] = field(default_factory=dict)
+    """Tensors of theirs that follow from the settings, and are written."""
     kept_tensors: tuple[str, ...] = ()
     """Patterns of tensors that we do not use, but write again."""
     head_tensors: tuple[str, ...] = ()

@@ -24,8 +24,8 @@ from regard.plan.flops import ComponentPlan, count_components, count_operations,
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
-from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, BaseImageData, Recipe, apply_override
-from regard.tasks import build_recipe, read_recipe, recipe_task
+from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, BaseImageData, Recipe, apply_override, read_settings
+from regard.tasks import build_recipe, initial_settings, read_recipe, recipe_task
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data are given; WMT sentences have about as many. A single text has its maximal length."""
@@ -297,7 +297,7 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
             f"{str(what)!r} is not a recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
             "and block for one encoder block"
         )
-    recipe = read_recipe(path, list(overrides))
+    recipe = build_recipe(initial_settings(read_settings(path, list(overrides))), name=str(path))
     return path.name, recipe, *_recipe_vocabulary(recipe)
 
 

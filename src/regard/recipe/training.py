@@ -55,16 +55,22 @@ class Regularization(Settings):
 
 
 class InitFrom(Settings):
-    """Initial weights from another run."""
+    """Initial weights, architecture and tokenizer from another run or a Hugging Face folder; its path alone is enough."""
 
     run: str
     """A run folder, or a Hugging Face folder."""
     modules: list[str] = []
-    """Prefixes of the weights to load, such as "encoder". Default: all."""
+    """Prefixes of the weights to load, such as "encoder". Default: all that the model has; a head of another task starts anew."""
     into: str | None = None
     """Name of that module here: an image "encoder" may become the "image" tower of CLIP."""
     tokenizer: bool = True
     """Use its tokenizer too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_path(cls, given: object) -> object:
+        """Read a path alone as the run."""
+        return {"run": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def check_into(self) -> Self:

@@ -16,8 +16,9 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
-from regard.interop.convert import write_huggingface_folder
+from regard.interop.convert import open_huggingface_folder, write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
+from regard.interop.equivalent import sines_first_order
 from regard.interop.peft import write_peft_adapter
 from regard.interop.verify import (
     ConversionProof,
@@ -96,7 +97,16 @@ def verify_conversion(run: Run, folder: Path) -> ConversionProof:
         else model_outputs(load_native(folder, device="cpu"), samples, generates_text(run))
     )
     theirs.logits = run._to_training_scale(theirs.logits)
+    if run._huggingface is None and has_permuted_width(run, folder):
+        order = sines_first_order(run.recipe.model.width)
+        ours.states = {name: [state[..., order] for state in states] for name, states in ours.states.items()}
     return compare_outputs(ours, theirs, samples, "transformers" if is_transformers_installed() else "the folder read again")
+
+
+def has_permuted_width(run: Run, folder: Path) -> bool:
+    """Whether the folder has the run's hidden states in another order (interop/equivalent.py)."""
+    theirs = open_huggingface_folder(folder).settings.get("positions.sines_first")
+    return bool(theirs) and not run.recipe.model.positions.sines_first
 
 
 def generates_text(run: Run) -> bool:

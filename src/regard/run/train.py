@@ -26,7 +26,7 @@ from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import add_lora, merge_lora
-from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override
+from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override, read_settings
 from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
@@ -162,11 +162,14 @@ def explain_resume(folder: Path) -> Iterator[None]:
 def to_recipe(recipe: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     """Return a recipe from settings or a TOML file, with overrides applied."""
     if isinstance(recipe, str | Path):
-        return tasks.read_recipe(recipe, overrides)
-    settings = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
-    for override in overrides:
-        apply_override(settings, override)
-    return tasks.build_recipe(settings)
+        settings = read_settings(recipe, overrides)
+    else:
+        settings = (
+            recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+        )
+        for override in overrides:
+            apply_override(settings, override)
+    return tasks.build_recipe(tasks.initial_settings(settings), name=str(recipe) if isinstance(recipe, str | Path) else "recipe")
 
 
 def require_unused(folder: Path) -> None:
@@ -353,18 +356,24 @@ def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> set[str]:
         if is_huggingface_folder(Path(settings.run))
         else checkpoint.read_weights(path)
     )
-    modules = tuple(settings.modules)
-    taken = {name: weights for name, weights in theirs.items() if not modules or name.startswith(modules)}
+    modules, ours = tuple(settings.modules), checkpoint.named_weights(run.model)
+    taken = {name: weights for name, weights in theirs.items() if name.startswith(modules or ("",))}
+    if not modules:  # the head of another task, or of other labels, starts anew
+        taken = {
+            name: weights
+            for name, weights in taken.items()
+            if name in ours and (weights.shape == ours[name].shape or not name.startswith("output."))
+        }
     if not taken:
         known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
         raise UserError(f"train.init_from.modules = {settings.modules}: {path} has no weights named so; it has {known}")
     if settings.into is not None:
         taken = {name.replace(modules[0], settings.into, 1): weights for name, weights in taken.items()}
     taken = run.model.adapt_weights(taken) if hasattr(run.model, "adapt_weights") else taken
-    ours = checkpoint.named_weights(run.model)
     with torch.no_grad():
         checkpoint.load_weights(run.model, {**ours, **taken}, str(path))
-    log.note(f"initialised {len(taken)} tensors from {settings.run}")
+    new = sorted({name.split(".")[0] for name in ours.keys() - taken.keys()})
+    log.note(f"initialised {len(taken)} tensors from {settings.run}" + (f"; new: {', '.join(new)}" if new else ""))
     return set(taken)
 
 

@@ -83,9 +83,10 @@ class ModelRequest(Generic[RunType]):
     async def respond(
         self, response_type: type[ResultsResponse[Result]], function: Callable[[RunType], Sequence[Result]]
     ) -> Response:
-        """Answer with the results of a function of the run, called in the thread of the analysis worker."""
-        results = await self.analyse(function)
-        return json_response(response_type(model=self.model.name, results=list(results)))
+        """Answer with the results of a function of the run, called and written as JSON in the thread of the analysis worker."""
+        name = self.model.name
+        text = await self.analyse(lambda run: results_json(response_type(model=name, results=[]), function(run)))
+        return Response(text, media_type="application/json")
 
     async def decode(self, starts: Sequence[StartJob]) -> list[Any]:
         """Return the decoded texts; they are decoded in one batch with those of other requests, unless heads are switched off."""
@@ -235,6 +236,13 @@ class ModelRequest(Generic[RunType]):
         if texts is None:
             return [await self.read_input(None, image)]
         return [await self.read_input(text, None) for text in as_list(texts)]
+
+
+def results_json(empty: BaseModel, results: Sequence[object]) -> str:
+    """Return a response with these results as JSON, written one by one: pydantic lets no other thread run while it writes."""
+    text = empty.model_dump_json()
+    assert text.endswith('"results":[]}')
+    return f"{text[:-2]}{','.join(cast(BaseModel, one).model_dump_json() for one in results)}]}}"
 
 
 def json_response(body: BaseModel) -> Response:

@@ -70,6 +70,18 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     return recipes.validate_recipe(found.recipe, settings, name=name)
 
 
+def initial_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Return the settings of a recipe to be trained, with the architecture of the run that it starts from (train.init_from)."""
+    from regard.tasks.shared.init_from import copy_architecture
+
+    train, name = settings.get("train"), settings.get("task", "translate")
+    if not isinstance(train, dict) or "init_from" not in train or not isinstance(name, str) or name not in task_names():
+        return settings
+    model = settings.get("model")
+    kind = str(model.get("kind")) if isinstance(model, dict) else None
+    return copy_architecture(settings, find_task(name, kind))
+
+
 def recipe_task(recipe: Recipe) -> Task:
     """Return the task of a recipe."""
     return find_task(recipe.task, recipe.model.kind)

@@ -1,7 +1,7 @@
 """The supported Hugging Face families, by `model_type`."""
 
 from regard.interop.families.albert import ALBERT, ELECTRA
-from regard.interop.families.bart import BART, M2M100, MBART
+from regard.interop.families.bart import BART, M2M100, MBART, PEGASUS
 from regard.interop.families.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from regard.interop.families.clip import CLIP
 from regard.interop.families.gemma import GEMMA, GEMMA2, GEMMA3
@@ -35,6 +35,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "bart": BART,
     "mbart": MBART,
     "m2m_100": M2M100,
+    "pegasus": PEGASUS,
     "t5": T5,
     "mt5": MT5,
     "vit": VIT,

@@ -1,4 +1,5 @@
-"""BART (Lewis et al. 2020), mBART (Liu et al. 2020; mBART-50, Tang et al. 2020), M2M100 (Fan et al. 2021) and NLLB (2022).
+"""BART (Lewis et al. 2020), mBART (Liu et al. 2020; mBART-50, Tang et al. 2020), M2M100 (Fan et al. 2021) and NLLB (2022);
+Pegasus (Zhang et al. 2020), which is Marian's Transformer with the norm before each sub-layer.
 
 BART is the 2017 Transformer with learned positions and a norm of the embeddings; mBART normalises before each sub-layer. So does
 M2M100, whose shape NLLB has, with sinusoids that start at position 2. Its frequencies reach 1/10000 exactly,
@@ -13,6 +14,10 @@ feed-forward widths.
 
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from regard.attention.positions import sinusoids
 from regard.interop.config import integer
 from regard.interop.families.common import check_heads_divide_width
 from regard.interop.families.marian import BLOCK, CROSS, MARIAN
@@ -76,6 +81,24 @@ MBART = replace(
     architectures={"MBartForConditionalGeneration": WITH_BIAS, "MBartModel": BARE},
     bare="MBartModel",
     language_codes="as written",
+)
+
+
+def position_table(settings: FlatSettings) -> Tensor:
+    """Return the sinusoids of every position (T, D), all sines before all cosines."""
+    return sinusoids(torch.arange(settings["max_length"]), settings["width"], sines_first=True).float()
+
+
+PEGASUS = replace(
+    MARIAN,
+    model_type="pegasus",
+    fields=tuple(item for item in MARIAN.fields if item.ours != "tie"),
+    constant={**MARIAN.constant, "norm_first": True, "tie": "all"},
+    rules=(*BLOCKS, *LAST_NORMS),
+    architectures={"PegasusForConditionalGeneration": WITH_BIAS, "PegasusModel": BARE},
+    bare="PegasusModel",
+    tables={f"model.{stack}.embed_positions.weight": position_table for stack in ("encoder", "decoder")},
+    suppressed=(),
 )
 
 

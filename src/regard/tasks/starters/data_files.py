@@ -1,6 +1,7 @@
 """A user's data files as starter recipes describe them: names, columns and image sizes; and the templates that they fill."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
@@ -17,6 +18,7 @@ from regard.errors import UserError
 PATH_COLUMNS = ("file", "file_name", "image", "path", "filename", "filepath", "picture")
 CAPTION_COLUMNS = ("captions", "caption", "text", "title", "sentences")
 SAMPLED_IMAGES = 64
+FINETUNING_RATE = "5e-5"
 COMMENT_COLUMN = 32
 CHARACTERS_PER_TOKEN = 3
 MAX_TOKENS_PER_CHARACTER = 0.6
@@ -136,3 +138,14 @@ def median_short_side(images: ImageExamples) -> float:
     """Return the median of the shorter sides of a sample of the images."""
     sample = images.images[:: -(-len(images) // SAMPLED_IMAGES)]
     return float(np.median([min(decode_image(one.read(), str(one)).size) for one in sample if not isinstance(one, np.ndarray)]))
+
+
+def finetuning_recipe(recipe: str, folder: Path) -> str:
+    """Return a starter recipe that fine-tunes a run or Hugging Face folder: without [tokens] and [model], which it brings."""
+    if not (folder / "config.json").is_file() and not (folder / "recipe.toml").is_file():
+        raise UserError(f"--from {folder}: neither a run folder nor a Hugging Face folder")
+    sections = re.split(r"(?m)^(?=\[)", recipe)
+    kept = [section for section in sections if not section.startswith(("[tokens]", "[model"))]
+    start = f"init_from = {toml_value(str(folder.resolve()))}"
+    text = "".join(kept).replace("[train]\n", f"[train]\n{setting_line(start, 'its weights, architecture and tokenizer')}\n", 1)
+    return re.sub(r"(?m)^learning_rate = \S+", f"learning_rate = {FINETUNING_RATE}", text)

@@ -100,9 +100,8 @@ def labelled_recipe(task: str, title: str) -> Callable[[Sequence[Path], StarterO
         settings = [
             setting_line(f"{role} = {toml_value(name)}", "a column's number from 0, or its name") for role, name in names.items()
         ]
-        segments = setting_line("segments = 2", "the two texts") if found.text_pair else ""
         described = [*_describe_labelled(task, files, found, Counter(examples.label))]
-        return _text_starter(task, title, files, examples, settings, described, model_settings=segments)
+        return _text_starter(task, title, files, examples, settings, described)
 
     return starter
 
@@ -135,8 +134,7 @@ def answer_recipe(files: Sequence[Path], options: StarterOptions) -> Starter:
         setting_line("stride = 128", "tokens between two windows of a long context"),
     ]
     understood = f"{_names(files)}: {len(questions):,} questions, {unanswered:,} without an answer"
-    segments = setting_line("segments = 2", "the question and its context")
-    return _text_starter("answer", "Question answering", files, questions, settings, [understood], model_settings=segments)
+    return _text_starter("answer", "Question answering", files, questions, settings, [understood])
 
 
 def _required(files: Sequence[Path]) -> Sequence[Path]:
@@ -164,7 +162,6 @@ def _text_starter(
     data_settings: Sequence[str],
     understood: Sequence[str],
     *,
-    model_settings: str = "",
     template: str = "text",
 ) -> Starter:
     """Return the starter of a model of single texts; with smaller widths it costs less."""
@@ -182,7 +179,7 @@ def _text_starter(
         "held_out": held_out_size(examples),
         "data_settings": "\n".join(data_settings),
         "vocabulary": min(8000, max(500, sum(map(len, texts)) // 100)),
-        "model_settings": model_settings,
+        "shape": "" if task == "language" else setting_line('preset = "bert-mini"', "BERT's shape, which transformers opens"),
         "longest": longest_text(texts),
         "max_length": lengths.max_length,
         "tokens": tokens,
