@@ -13,7 +13,7 @@ from PIL import Image
 from regard.errors import UserError
 from regard.show.figures.figure_files import render
 from regard.show.figures.matrix import attention_matrix, matrix_grid
-from regard.show.figures.style import THEMES, DrawingOptions, scale_end, sequential_colormap, use_options
+from regard.show.figures.style import THEMES, FigureLook, scale_end, sequential_colormap, use_options
 
 
 def contrast(one, other):
@@ -46,7 +46,7 @@ def test_diffuse_attention_is_not_blank_unless_the_scale_is_absolute():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_of_scripts_and_figures_are_those_of_the_theme(theme):
     """Text on the paper of a figure has a contrast of 4.5 to 1, and the map of weights begins near the paper."""
-    with use_options(DrawingOptions(theme=theme)):
+    with use_options(FigureLook(theme=theme)):
         found = THEMES[theme]
         assert contrast(found.text, found.paper) > 7 and contrast(found.muted, found.paper) > 4.5
         lowest = to_hex(sequential_colormap()(0.0))
@@ -58,7 +58,7 @@ def test_colours_of_scripts_and_figures_are_those_of_the_theme(theme):
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_title_width_and_background_of_a_file(kind):
     def draw(**options):
-        with use_options(DrawingOptions(**options)):
+        with use_options(FigureLook(**options)):
             return render(attention_matrix(np.eye(2), ["a", "b"], ["c", "d"], title="own"), kind)
 
     assert draw() == draw() and draw(width="6in") == draw(width="6in") != draw()
@@ -77,7 +77,7 @@ def test_title_width_and_background_of_a_file(kind):
 @pytest.mark.parametrize("width", ["wide", "0px", "1000in", "-3cm"])
 def test_width_that_is_none_is_a_user_error(width):
     with pytest.raises(UserError, match="write 800px, 6in"):
-        DrawingOptions(width=width)
+        FigureLook(width=width)
 
 
 def test_missing_glyphs_are_named_with_the_font_to_install():

@@ -115,7 +115,7 @@ def show(
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.best_head import BEST_HEADS, best_head_name
-    from regard.show.figures.style import DrawingOptions
+    from regard.show.figures.style import FigureLook
     from regard.show.halting import show_halting_steps
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
     from regard.show.views import show_run
@@ -124,7 +124,7 @@ def show(
     check_output_path(out, terminal or save is not None)
     look: dict[str, Any] = {"title": title, "width": width, "theme": theme, "transparent": transparent}
     refuse((out is None and any(value for value in look.values()), "--title, --width, --theme and --transparent go with --out"))
-    DrawingOptions(**look)
+    FigureLook(**look)
     if positions:
         others = (text, view, kind, token, layer, head, save, heads or None, halting or None)
         refuse(

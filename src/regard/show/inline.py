@@ -52,7 +52,7 @@ class InlineFigure:
         `title` replaces the figure's own; `width` is that of an image, such as "800px", "6in" or "84mm"; `theme` is "light" or
         "dark", by default light for an image and as the reader's system for a page.
         """
-        options, file = style.DrawingOptions(theme, title, width, transparent), Path(path)
+        options, file = style.FigureLook(theme, title, width, transparent), Path(path)
         if file.suffix.lower() == ".html" and (width or transparent):
             raise UserError(f"--out {path}: a page has no width or background of its own; leave out --width and --transparent")
         with style.use_options(options):

@@ -81,7 +81,7 @@ LOCK = threading.RLock()  # rcParams and warning filters are global to the proce
 
 
 @dataclass(frozen=True)
-class DrawingOptions:
+class FigureLook:
     """How a figure looks, whatever it shows."""
 
     theme: str | None = None
@@ -99,11 +99,11 @@ class DrawingOptions:
             parse_width(self.width)
 
 
-DEFAULT_OPTIONS = DrawingOptions()
-OPTIONS: ContextVar[DrawingOptions] = ContextVar("OPTIONS", default=DEFAULT_OPTIONS)
+DEFAULT_OPTIONS = FigureLook()
+OPTIONS: ContextVar[FigureLook] = ContextVar("OPTIONS", default=DEFAULT_OPTIONS)
 
 
-def options() -> DrawingOptions:
+def options() -> FigureLook:
     return OPTIONS.get()
 
 
@@ -113,7 +113,7 @@ def theme() -> Theme:
 
 
 @contextmanager
-def use_options(chosen: DrawingOptions) -> Iterator[None]:
+def use_options(chosen: FigureLook) -> Iterator[None]:
     """Draw with these options inside the block."""
     token = OPTIONS.set(chosen)
     try:
