@@ -27,7 +27,7 @@ PAGE_STYLE = """
 html { background: var(--paper); }
 body { margin: 0 auto; padding: 2.2rem 1.25rem 4rem; max-width: 54rem; background: var(--paper); color: var(--ink);
        font: 1rem/1.55 var(--sans); }
-h1, h2 { font-family: var(--serif); line-height: 1.25; letter-spacing: -.01em; overflow-wrap: anywhere; }
+h1, h2 { line-height: 1.25; letter-spacing: -.01em; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; margin: 0 0 .5rem; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .8rem; border-top: 1px solid var(--line); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; border-radius: 4px; }
