@@ -14,7 +14,7 @@ ORDER = [
     *("interop", "tasks", "run", "explain", "show", "plan", "studies", "server", "cli", "__main__"),
 ]
 """Each folder may import those before it (DESIGN.md); interop comes before the tasks, which open Hugging Face folders."""
-GROUND = {"errors", "rng", "files", "hardware", "distributed"}
+GROUND = {"errors", "rng", "files", "hardware", "distributed", "progress"}
 """Modules that every folder may import."""
 MODEL = {"attention", "layers", "models"}
 DATA = {"recipe", "worlds", "corpus", "tokens", "batches"}

@@ -133,11 +133,13 @@ def world(
             raise UserError(f"--size {size}: the bilingual world has no images; leave it out")
         bilingual.write(out, number, seed, 3 if level is None else level)
     else:
+        from regard.progress import show_progress
         from regard.worlds import shapes
 
         if level is not None:
             raise UserError(f"--level {level}: the world of shapes has no levels; leave it out")
-        shapes.write(out, number, seed, 32 if size is None else size)
+        with show_progress("writing images"):
+            shapes.write(out, number, seed, 32 if size is None else size)
     print(f"wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", file=sys.stderr)
 
 

@@ -20,6 +20,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.protocol import Decodable, Hypothesis, require_output
 from regard.decoding.sampling import ChooseToken, SamplingParams, greedy
+from regard.progress import track
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
 LENGTH_MULTIPLE = 8
@@ -149,11 +150,13 @@ def decode_all(
     budget = max(1, min(max(1, params.batch_tokens // params.beam), per_worker))
     batches = list(distributed.shard(batches_by_length(sources.lengths, budget)))
     if workers == 1 or len(batches) <= 1:
-        for indices in batches:
+        for indices in track(batches, len(sources.lengths), len):
             decode_batch(indices)
     else:
         with single_threaded_pool(workers) as pool:
-            list(pool.map(decode_batch, batches))
+            done = zip(batches, pool.map(decode_batch, batches))
+            for _ in track(done, len(sources.lengths), lambda pair: len(pair[0])):
+                pass
     if distributed.world_size() == 1:
         return results
     merged = distributed.merge_shards([None if found is None else [asdict(one) for one in found] for found in results])

@@ -11,6 +11,7 @@ from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write, file_name, writing_into
+from regard.progress import show_progress
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
@@ -74,7 +75,8 @@ def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | 
 
 def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
     """Score one evaluation set."""
-    result = run._score(name, examples)
+    with show_progress(f"scoring {name}"):
+        result = run._score(name, examples)
     if isinstance(examples, SentencePairs) and examples.gold is not None:
         add_gold_scores(cast(TranslateRun, run), result, examples.gold)
     return run._sign(result)

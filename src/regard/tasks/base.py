@@ -25,6 +25,7 @@ from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
+from regard.progress import track
 from regard.recipe import BaseData, EncoderModel, Recipe, Settings
 from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
@@ -370,7 +371,8 @@ class Run:
     def _batches(self, rows: Rows, budget: int = EVALUATE_TOKENS, *, shard: bool = True) -> Iterator[Batch]:
         """Yield rows in batches on the run's device, of at most `budget` positions; with `shard`, those of this rank."""
         batches = sequential_batches(rows, budget)
-        return (batch.to(self.device) for batch in (distributed.shard(batches) if shard else batches))
+        mine = distributed.shard(batches) if shard else batches
+        return (batch.to(self.device) for batch in track(mine, len(rows), lambda batch: len(batch.rows)))
 
     # scores
 

@@ -1,8 +1,7 @@
-"""Progress of a training run: log.jsonl always, a live line on a terminal, TensorBoard on request; and the meter behind them."""
+"""Progress of a training run: log.jsonl and a progress line always, TensorBoard on request; and the meter behind them."""
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from regard import distributed
 from regard.files import disk_error
+from regard.progress import ProgressLine
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -47,22 +46,14 @@ class Log:
         except OSError as error:
             raise disk_error(path, 0, error) from None
         self.board = _open_tensorboard(board) if board and distributed.is_main() else None
-        self.progress = Progress(
-            TextColumn("{task.fields[text]}"),
-            BarColumn(bar_width=20),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=not (sys.stderr.isatty() and distributed.is_main()),
-        )
-        self.task = self.progress.add_task("", total=steps, text="starting")
+        self.progress = ProgressLine(steps, console=self.console)
 
     def __enter__(self) -> "Log":
-        self.progress.start()
+        self.progress.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self.progress.__exit__()
         with suppress(OSError):  # a full disk has been reported already
             self.file.close()
         if self.board is not None:
@@ -96,9 +87,8 @@ class Log:
         )
         slow = f"  waiting for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
         self.progress.update(
-            self.task,
-            completed=step,
-            text=f"step {step:,}/{self.steps:,}  loss {reading.loss:.3f}  "
+            step,
+            f"step {step:,}/{self.steps:,}  loss {reading.loss:.3f}  "
             f"{reading.tokens_per_second / 1000:.1f}k tokens/s  lr {learning_rate:.1e}{slow}",
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from regard import worlds
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
+from regard.progress import track
 from regard.worlds.shapes.caption import GroundedCaption, sample_captions
 from regard.worlds.shapes.render import render_scene
 from regard.worlds.shapes.scene import COLOURS, HELD_OUT, KINDS, Scene, Shape, sample_scene
@@ -130,7 +131,7 @@ def _write_images(folder: Path, images: list[ShapesImage]) -> None:
 
     digits = len(str(len(images) - 1))
     with writing_into(folder), (folder / "captions.jsonl").open("w", encoding="utf-8", newline="\n") as lines:
-        for i, image in enumerate(images):
+        for i, image in track(enumerate(images), len(images)):
             name = f"{i:0{digits}}.png"
             Image.fromarray(image.pixels()).save(folder / name)
             lines.write(json.dumps(_image_to_json(image, name)) + "\n")
