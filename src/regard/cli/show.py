@@ -114,11 +114,10 @@ def show(
     """
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
-    from regard.show.best_head import BEST_HEADS, best_head_name
     from regard.show.figures.style import FigureLook
     from regard.show.halting import show_halting_steps
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
-    from regard.show.views import show_run
+    from regard.show.views import BEST_HEADS, best_head_name, show_run
 
     is_record = run is not None and run.suffix == ".attn"
     check_output_path(out, terminal or save is not None)

@@ -224,9 +224,8 @@ class Run:
         counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
         "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
         """
-        from regard.show.best_head import BEST_HEADS, best_head_name
         from regard.show.selection import ViewSelection
-        from regard.show.views import show_run
+        from regard.show.views import BEST_HEADS, best_head_name, show_run
 
         head = best_head_name(self, str(head)) if head in BEST_HEADS else head
         selection = ViewSelection.of(view or ("matrix" if token is None else "token"), kind, layer, head, token, scale=scale)
