@@ -1,6 +1,7 @@
 """Take the screenshots of the web page in docs/figures: `python docs/screenshots.py runs/demo [runs/shapes-clip]`."""
 
 import io
+import re
 import shutil
 import sys
 import threading
@@ -23,11 +24,28 @@ SENTENCE = "The+goat+finds+the+cake+under+the+sofa+because+it+is+baked."
 MAX_HEIGHT = 1430
 
 
-def translate_view(page: Page) -> None:
-    page.get_by_role("button", name="Translate", exact=True).click()
-    page.locator(".target .word", has_text="sie").click()
-    page.get_by_text("the word 'sie'").wait_for()
+SENTENCE = "The dog waited in the hut, although it had burned down."
+TEXT = f"text={SENTENCE.replace(' ', '+')}"
+WIDTHS = {1440: "wide", 1024: "medium", 390: "phone"}
+ANSWERED = ".form:not([aria-busy]):not(.stale)"
+
+
+def wait_until_drawn(page: Page) -> None:
+    page.locator(".result > *").first.wait_for()
+    page.locator(ANSWERED).wait_for()
     page.mouse.move(0, 0)
+
+
+def translate_view(page: Page) -> None:
+    wait_until_drawn(page)
+    page.locator(".target .word", has_text="sie").first.click()
+    page.locator(".faithfulness table").wait_for()
+    page.mouse.move(0, 0)
+
+
+def heads_off_view(page: Page) -> None:
+    wait_until_drawn(page)
+    page.get_by_text(re.compile("answer, probability")).first.wait_for()
 
 
 def match_view(page: Page) -> None:
@@ -67,24 +85,37 @@ def take(browser: Browser, url: str, name: str, width: int, theme: Literal["ligh
     page.close()
 
 
+VIEWS = {
+    "page": (f"#demo/translate?{TEXT}", translate_view),
+    "heads-off": (f"#demo/whatif?{TEXT}&off=cross.2.1,cross.2.2,cross.2.3", heads_off_view),
+    "edited-word": (f"#demo/whatif?{TEXT}&changed={SENTENCE.replace('hut', 'house').replace(' ', '+')}", heads_off_view),
+}
+"""What is shown at every width, light and dark, by the name of its file."""
+
+
+def take_all(browser: Browser, url: str) -> None:
+    """Save every view at every width in both themes, as NAME-WIDTH-THEME.png."""
+    themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for name, (address, act) in VIEWS.items():
+        for width, size in WIDTHS.items():
+            for theme in themes:
+                take(browser, f"{url}/{address}", f"{name}-{size}-{theme}.png", width, theme, act)
+
+
 def main(translator: str, clip: str | None = None) -> None:
-    """Take all screenshots; without an image-text model, those of the translator."""
     settings = ServerSettings(port=0)
     socket = bind_socket(settings)
-    server = create_server(load_runs([f"demo={translator}", *([f"shapes-clip={clip}"] if clip else [])], "cpu"), settings)
+    runs = [f"demo={translator}", *([f"shapes-clip={clip}"] if clip else [])]
+    server = create_server(load_runs(runs, "cpu"), settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.05)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        url = f"{socket_url(socket)}/#"
-        take(browser, f"{url}demo/flow?text={SENTENCE}&stage=6&token=10", "flow.png", 1440, "light", flow_view)
-        take(browser, f"{url}demo/flow?text={SENTENCE}&stage=6&token=10", "flow-phone.png", 390, "dark", flow_view)
-        take(browser, f"{url}demo/lens?text={SENTENCE}&layer=1&token=12", "lens.png", 1440, "dark", lens_view)
+        take_all(browser, socket_url(socket))
         if clip:
-            take(browser, f"{url}demo/translate", "page.png", 1200, "light", translate_view)
-            take(browser, f"{url}shapes-clip/match", "page-phone.png", 390, "dark", match_view)
+            take(browser, f"{socket_url(socket)}/#shapes-clip/match", "page-phone.png", 390, "dark", match_view)
         browser.close()
     server.should_exit = True
     thread.join(15)

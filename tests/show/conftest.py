@@ -3,10 +3,11 @@
 import pytest
 
 STACK = {"kind": "transformer", "layers": 2, "heads": 2, "feed_forward": 32, "width": 16, "max_length": 64}
+GPT2 = {"positions": {"kind": "learned"}, "activation": "gelu_tanh", "norm_first": True, "norm_epsilon": 1e-5, "tie": True}
 SHORT = {"steps": 3, "tokens_per_batch": 512, "evaluate_every": 3, "save_every": 3, "log_every": 3}
 WORLD = {"world": {"number": 200, "held_out": 10}}
 RECIPES = {
-    "gpt": {"task": "language", "model": STACK},
+    "gpt": {"task": "language", "model": {**STACK, **GPT2}},
     "bert": {"task": "masked", "model": STACK},
     "post-norm gpt": {"task": "language", "model": {**STACK, "norm_first": False, "positions": {"kind": "rotary"}}},
 }

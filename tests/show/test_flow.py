@@ -165,3 +165,17 @@ def test_the_architecture_is_read_from_the_model(token_runs, image_runs):
     assert decoder.sublayers[-1].shape.startswith("32 → 64 → 32") and "tied" in decoder.above[-1].shape
     (vit,) = describe_model(image_runs["classify"].model).stacks
     assert vit.reads == "patches of the image" and vit.layers == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_embedding_equation_is_what_the_model_computes(flows, token_runs, name):
+    """The shown embedding of a token is its row of the table, times the factor of the equation; BERT adds that of a segment."""
+    run, flow = token_runs[name][0], flows[name]
+    stage = next(stage for stage in flow.stages if stage.name == "embedding")
+    side = stage.panels[0].rows
+    embedding = getattr(run.model, "source_embedding", None)
+    table = (run.model.token_embedding if embedding is None else embedding.table).weight.detach().numpy()
+    expected = table[flow.ids[side]] * (run.recipe.model.width**0.5 if "√" in stage.equation else 1)
+    if "S[segment]" in stage.equation:
+        expected = expected + run.model.encoder.segments.weight.detach().numpy()[0]
+    assert close(stage.panel("e").values, expected)

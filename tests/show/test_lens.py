@@ -94,3 +94,16 @@ def test_show_gives_the_lens_as_a_figure_with_its_data(token_runs, tmp_path):
 def test_models_without_a_lens_say_which_models_have_one(image_runs, image_path):
     with pytest.raises(UserError, match="the logit lens is for Transformers that predict tokens"):
         image_runs["classify"].show(image_path, view="lens")
+
+
+def test_a_hugging_face_folder_has_the_lens_and_the_flow_of_its_run(token_runs, tmp_path):
+    from regard.run.convert import convert
+    from regard.run.load import load
+    from regard.show.flow import record_flow
+
+    run, text = token_runs["gpt"]
+    convert(run.folder, tmp_path / "hf", to="hf", device="cpu")
+    folder = load(tmp_path / "hf", device="cpu")
+    native, converted = logit_lens(run, text), logit_lens(folder, text)
+    assert native.answers == converted.answers and np.allclose(native.probabilities, converted.probabilities, atol=1e-5)
+    assert [stage.title for stage in record_flow(folder, text).stages] == [stage.title for stage in record_flow(run, text).stages]

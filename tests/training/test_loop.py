@@ -293,6 +293,19 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(store, trainer, tmp
     assert same(final, seen[1]) and not same(final, seen[3])
 
 
+def test_of_equal_scores_the_lower_loss_is_the_best(store, trainer, tmp_path):
+    scores = iter([(50.0, 3.0), (50.0, 2.0), (50.0, 2.5), (40.0, 1.0)])
+
+    def evaluate(model):
+        bleu, loss = next(scores)
+        return {"valid_bleu": bleu, "valid_loss": loss}
+
+    run = trainer(store, tmp_path / "run", evaluate=evaluate, evaluate_every=2)
+    run.maximize = ("valid_bleu",)
+    run.train()
+    assert (run.state.best, run.state.best_loss, run.state.best_step) == (50.0, 2.0, 4)
+
+
 def test_final_weights_are_the_mean_of_the_last_checkpoints(store, trainer, tmp_path):
     run = trainer(store, tmp_path, average_checkpoints=3, keep_checkpoints=1)
     final = run.train()

@@ -166,7 +166,7 @@ def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str
         if len(raw) > MAX_LINE_BYTES:
             raise UserError(f"standard input, line {number} is longer than {MAX_LINE_BYTES:,} bytes; break it into lines")
         try:
-            batch.append(raw.decode("utf-8").rstrip("\r\n"))
+            batch.append(raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
         except UnicodeDecodeError:
             raise UserError(f"standard input, line {number} is not UTF-8; convert it first") from None
         if len(batch) == size:

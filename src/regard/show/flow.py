@@ -4,7 +4,7 @@ After Transformer Explainer (Cho et al. 2024), which shows GPT-2; here for any d
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ def build_flow(inputs: ModelInputs, trace: ForwardTrace) -> ModelFlow:
         assert isinstance(tokens, list)
         sides[side], ids[side] = tokens[0], inputs.inputs[name][0].tolist()
         part = "decoder" if run.task.decoder_only or side == "target" else "encoder"
-        stages += stack_stages(stack, part, side)
+        stages += stack_stages(stack, part, side, embedding_equation(run.model, side))
         heads = max(heads, *(block.block.self_attention.heads for block in stack.blocks))
     stages.append(output_stage(inputs, trace, side))
     first = trace.stacks[-1].blocks[0].block
@@ -132,9 +132,9 @@ def focus(inputs: ModelInputs, side: str) -> int:
     return len(tokens[0]) - 1 if run.task.decoder_only else len(tokens[0]) // 2
 
 
-def stack_stages(trace: StackTrace, part: str, side: str) -> list[Stage]:
+def stack_stages(trace: StackTrace, part: str, side: str, equation: str) -> list[Stage]:
     """Return the stages of one stack: the embeddings, every layer, the final norm."""
-    stages = list(embedding_stages(trace, part, side))
+    stages = list(embedding_stages(trace, part, side, equation))
     for layer, block in enumerate(trace.blocks, start=1):
         stages += block_stages(block, part, layer, side)
     if trace.final is not None and not isinstance(trace.stack.norm, nn.Identity):
@@ -152,7 +152,16 @@ def stack_stages(trace: StackTrace, part: str, side: str) -> list[Stage]:
     return stages
 
 
-def embedding_stages(trace: StackTrace, part: str, side: str) -> Iterator[Stage]:
+def embedding_equation(model: nn.Module, side: str) -> str:
+    """Return how the model computes the embeddings of a side, before positions."""
+    table: Any = getattr(model, f"{side}_embedding", None)
+    settings: Any = getattr(model, "settings", None)
+    is_scaled = table.scale != 1 if table is not None else getattr(settings, "scale_embedding", False)
+    segments = " + S[segment]" if getattr(getattr(model, "encoder", None), "segments", None) is not None else ""
+    return f"eₜ = {f'√{settings.width} · ' if is_scaled else ''}E[iₜ]{segments}"
+
+
+def embedding_stages(trace: StackTrace, part: str, side: str, equation: str) -> Iterator[Stage]:
     x, stack = trace.embedded, trace.stack
     assert x is not None
     yield Stage(
@@ -161,7 +170,7 @@ def embedding_stages(trace: StackTrace, part: str, side: str) -> Iterator[Stage]
         "embedding",
         "embedding",
         f"Each token is looked up in a table and becomes a vector of {x.size(-1)} numbers, the same wherever it stands.",
-        "eₜ = E[iₜ]",
+        equation,
         [Panel("e", numbers(x), side)],
     )
     positions = torch.arange(len(x), device=x.device)

@@ -43,6 +43,8 @@ class TrainState:
     epoch: int = 0
     index: int = 0
     best: float | None = None
+    best_loss: float | None = None
+    """The validation loss of the best score: of equal scores, the one of the lower loss is better."""
     best_step: int = 0
     evaluations_since_best: int = 0
     evaluated_step: int = 0
@@ -245,11 +247,12 @@ class Trainer:
         score = next((scores[name] for name in self.maximize if name in scores), -scores["valid_loss"])
         state = self.state
         state.evaluated_step = state.step
-        is_best = state.best is None or score > state.best
+        loss, best_loss = scores.get("valid_loss", 0.0), state.best_loss
+        is_best = state.best is None or score > state.best or (score == state.best and best_loss is not None and loss < best_loss)
         state.evaluations_since_best = 0 if is_best else state.evaluations_since_best + 1
         self.log.log_evaluation(state.step, scores, is_best)
         if is_best:
-            state.best, state.best_step = score, state.step
+            state.best, state.best_loss, state.best_step = score, loss, state.step
             self.save()
         meter.exclude(time.perf_counter() - start)
 

@@ -98,9 +98,10 @@ export function matrix(parent, map, { label, onPoint, absolute = true, link = " 
     onPoint?.(cell && tileSize === 1 ? cell : null);
   };
   const instructions = `${tileSize > 1 ? `${counts.join(" × ")} tokens in tiles of ${tileSize}. ` : ""}Point at a cell, or use the arrow keys.`;
+  const strongest = y => weights[y].indexOf(weights[y].reduce((a, b) => Math.max(a, b)));    // pointing at a row's word
   const cellAt = event => {
     const x = Math.floor((event.offsetX - layout.left) / layout.cellWidth), y = Math.floor((event.offsetY - layout.top) / layout.cellHeight);
-    return x >= 0 && y >= 0 && x < C && y < R ? [y, x] : null;
+    return x >= -Math.ceil(layout.left / layout.cellWidth) && y >= 0 && x < C && y < R ? [y, x < 0 ? strongest(y) : x] : null;
   };
   canvas.addEventListener("pointermove", event => { if (!pinned) select(cellAt(event)); });
   canvas.addEventListener("pointerleave", event => { if (!pinned && event.pointerType === "mouse") select(null); });
@@ -119,10 +120,17 @@ export function matrix(parent, map, { label, onPoint, absolute = true, link = " 
     select(pinned);
     box.scrollTo({ left: layout.left + pinned[1] * layout.cellWidth - box.clientWidth / 2, behavior: "instant" });
   });
+  const scale = element("canvas", { "aria-hidden": "true" }), signed = weights.some(row => row.some(value => value < 0));
+  paintOnThemeChange(scale, () => {
+    const colours = drawPixels([range(64).map(i => signed ? i / 31.5 - 1 : i / 63)]);
+    scale.width = 64; scale.height = 1;
+    scale.getContext("2d").drawImage(colours, 0, 0);
+  });
+  const legend = element("p", { class: "scale" }, signed ? formatProbability(-darkest) : "0", scale, formatProbability(darkest));
   box.append(canvas);
   readout.textContent = instructions;
   readout.setAttribute("aria-live", "polite");
-  parent.append(box, readout);
+  parent.append(box, legend, readout);
   paintOnThemeChange(canvas, paint);
   new ResizeObserver(() => { if (canvas.isConnected && measure().width !== layout.width) paint(); }).observe(parent);
   return { canvas };

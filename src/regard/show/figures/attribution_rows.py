@@ -63,7 +63,7 @@ def shares_of(values: Sequence[Sequence[float]]) -> np.ndarray:
 @style.house_style()
 def attribution_rows_figure(rows: AttributionRows, *, title: str = "", verdict: str = "") -> Figure:
     """Draw the text once for each method, and below it the heat map of methods and tokens with the faithfulness beside it."""
-    names = style.text_widths(rows.methods, style.BODY)
+    names = style.text_widths(rows.methods, style.BODY, "bold")
     left = style.MARGIN + float(names.max()) + GAP
     shown = columns_of(rows)
     tokens = [label(token, 16) for token in rows.tokens]

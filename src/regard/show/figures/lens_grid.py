@@ -129,14 +129,18 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
 
 def lens_text(lens: LogitLens) -> str:
     """Return a line per position for a terminal: the token read, the best token of each layer with its probability."""
-    margin = max(terminal_width(label(word, 16)) for word in lens.reads)
+    reads = [label(word, 16) for word in lens.reads]
+    columns = [[f"{label(cell.top[0][0], 14)} {cell.top[0][1]:.2f}" for cell in row] for row in lens.cells]
     lines = []
-    for position, read in enumerate(lens.reads):
-        cells = (row[position] for row in lens.cells)
-        path = "  ".join(f"{label(cell.top[0][0], 14)} {cell.top[0][1]:.2f}" for cell in cells)
-        read = label(read, 16)
-        lines.append(f"{position + 1:>4}  {read}{' ' * (margin - terminal_width(read))}  {path}")
+    for position in range(len(reads)):
+        words = [pad_right(column, position) for column in [reads, *columns]]
+        lines.append(f"{position + 1:>4}  {'  '.join(words)}".rstrip())
     return "\n".join([*lines, "", f"best token and its probability after: {', '.join(lens.layers)} (the last is the model's)"])
+
+
+def pad_right(column: Sequence[str], position: int) -> str:
+    """Return one text of a column, padded to the widest."""
+    return column[position] + " " * (max(map(terminal_width, column)) - terminal_width(column[position]))
 
 
 def lens_data(lens: LogitLens) -> dict[str, Any]:
