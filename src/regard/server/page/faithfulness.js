@@ -71,7 +71,7 @@ export function faithfulnessPanel(parent, { model, closed }) {
       if (list) list.shade(values.map(value => value / largest));
       else {
         drawOverlay(canvas, image, toGrid(values, grid));
-        canvas.setAttribute("aria-label", `the image, bright where ${name} is high`);
+        canvas.setAttribute("aria-label", `the image, in colour where ${name} is high`);
       }
     };
     const [target, rest] = explanation.target.split(/ in (?='|")/), scoreName = model.task === "contrastive" ? "similarity" : "probability";
