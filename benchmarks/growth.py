@@ -24,7 +24,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from regard.decoding.batching import SearchParams, decode_all, text_sources
 from regard.plan.planner import PRESET_SETTINGS, Plan, plan_recipe
 from regard.plan.step_time import measure_step, time_steps
-from regard.show.figures.style import MUTED, SERIES, house_style, panel_title, save_figure
+from regard.show.figures.figure_files import save_figure
+from regard.show.figures.style import house_style, panel_title, theme
 from regard.tasks import build_recipe, find_task
 from regard.tokens.special_tokens import BOS, EOS, PAD
 
@@ -195,10 +196,16 @@ def growth_figure(found: dict[str, tuple[str, list[int], list[Point]]]) -> Figur
         for (name, (axis, sizes, points)), above, below in zip(found.items(), *grid):
             last = points[-1].seconds / points[-1].flops
             for axes, dashed, measured, counted, colour in (
-                (above, "FLOPs counted", [p.seconds for p in points], [p.flops * last for p in points], SERIES[0]),
-                (below, "bytes counted", [p.bytes / 2**30 for p in points], [p.counted / 2**30 for p in points], SERIES[1]),
+                (above, "FLOPs counted", [p.seconds for p in points], [p.flops * last for p in points], theme().series[0]),
+                (
+                    below,
+                    "bytes counted",
+                    [p.bytes / 2**30 for p in points],
+                    [p.counted / 2**30 for p in points],
+                    theme().series[1],
+                ),
             ):
-                axes.plot(sizes, counted, color=MUTED, linewidth=1.2, dashes=(4, 3), label=dashed)
+                axes.plot(sizes, counted, color=theme().muted, linewidth=1.2, dashes=(4, 3), label=dashed)
                 axes.plot(sizes, measured, color=colour, marker="o", markersize=4.5, linestyle="none", label="measured")
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(sizes, [str(size) for size in sizes])

@@ -49,13 +49,14 @@ run.show(sentence, view="head-matrices", layer=2)
 from regard.explain.head_report import explain_heads
 
 found = explain_heads(run, number=60)
+names = found.names()
 for head in found.heads:
     if head.role != "mixed":
         weight, chance = head.weights[head.role]
-        print(f"{head.module} {head.head + 1}: {head.role} {weight:.0%} (random baseline {chance:.0%})")
+        print(f"{names[head.module, head.head]}: {head.role} {weight:.0%} (random baseline {chance:.0%})")
 
 # %% [markdown]
-# Heads of the decoder (`cross_attention`) have found the word that they translate, heads of the encoder neighbouring
+# Heads of cross-attention have found the word that they translate, heads of the encoder neighbouring
 # words; heads that are not listed spread their weight over several relations.
 
 # %% [markdown]

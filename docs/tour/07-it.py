@@ -35,7 +35,7 @@ heads = explain_heads(run, number=120)
 looking = [head for head in heads.heads if head.module.startswith("encoder") or "cross" in head.module]
 best = max(looking, key=lambda head: head.weights["antecedent"][0] - head.weights["antecedent"][1])
 weight, chance = best.weights["antecedent"]
-print(f"{best.module}, head {best.head + 1}")
+print(heads.names()[best.module, best.head])
 print(f"{weight:.0%} of its weight is on the antecedent; random baseline {chance:.0%}")
 print(f"without it, the log-probability of the right pronoun falls by {heads.pronoun_importance[best.module, best.head]:.2f}")
 

@@ -26,8 +26,8 @@ for number in (1, 2, 4):
 run.show(FOLDER / "shapes-4.png")
 
 # %% [markdown]
-# The figure shows the last of them: where it attended for each word. The model is small, not always right, and its
-# captions are short; to see its attention move from one shape to another, let it read the world's own captions of two
+# The figure shows the last of them: in colour where it attended for each word. The model is small, not always right, and
+# its captions are short; to see its attention move from one shape to another, let it read the world's own captions of two
 # images.
 
 # %%

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from regard.run.card import write_card
 from regard.run.evaluate import evaluate
 from regard.run.train import train
-from regard.show.figures.style import save_figure
+from regard.show.figures.figure_files import save_figure
 from regard.studies.demo import run_demo
 
 FOLDER = Path(__file__).parents[2] / "build" / "tour"

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.plan import compare_layer_types, layer_types, render_text
 from regard.plan.layer_types import LAYER_TYPES, LayerComparison, LayerSizes, LayerTiming
 from regard.plan.throughput import fastest_thread_count, time_interleaved
-from regard.show.figures.style import render
+from regard.show.figures.figure_files import render
 from regard.studies.layer_timing import plot_layer_types
 
 LAYERS_BY_NAME = {kind.name: kind for kind in LAYER_TYPES}

@@ -63,7 +63,7 @@ def test_every_verb_has_a_view():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_enough_contrast(theme):
     """A ratio of at least 4.5 to 1 (WCAG 2, AA)."""
-    blocks = re.findall(r":root(?:\[data-theme=dark\])? \{(.*?)\}", TEXT["style.css"], re.S)
+    blocks = re.findall(r":root(?:\[data-theme=dark\])? \{(.*?)\}", TEXT["theme.css"], re.S)
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[theme == "dark"]))
     pairs = [
         ("ink", "paper"),

@@ -9,10 +9,10 @@ import pytest
 
 from regard.errors import UserError
 from regard.show.figures.curves import score_by_length, score_over_length, training_curves
+from regard.show.figures.figure_files import render, save_figure, to_svg
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import render, save_figure, to_svg
 from regard.show.figures.teaching import norm_figure, softmax_gradients
 
 NASTY = ["<img src=x onerror=alert(1)>", "$x^2$", "&amp;", "Straße", "犬", "_under_", "\\frac", "\u202eevil", "", "a" * 80]
@@ -162,5 +162,5 @@ def test_matrix_text_falls_back_to_a_list_where_it_is_too_wide():
     assert [line.strip() for line in drawn[:3]] == ["c", "a d", "b e"]
     assert drawn[3] == " Wort █" and drawn[4].startswith("    x ") and "▓" in drawn[4]
     listed = matrix_text(weights, ["ab", "cde"], ["Wort", "x"], width=5).splitlines()
-    assert listed == ["Wort ← ab 1.00", "   x ← cde 0.75, ab 0.25"]
+    assert listed == ["Wort ← ab 1", "   x ← cde 0.75, ab 0.25"]
     assert "\x1b" not in matrix_text(weights, ["\x1b[31mred", "b"], ["犬犬", "\ud800"])

@@ -1,18 +1,19 @@
-"""Figures of images: attention word by word, saliency maps by method; layout, brightness, reproducible bytes."""
+"""Figures of images: attention word by word, saliency maps by method; layout, colours, reproducible bytes."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from regard.show.figures.figure_files import render
 from regard.show.figures.image_figures import (
-    DIM,
     ImageAttention,
     SaliencyRow,
     image_attention_figure,
     overlay_weights,
     saliency_figure,
 )
-from regard.show.figures.style import render
 
 PIXELS = np.full((16, 24, 3), 200, np.uint8)
 
@@ -31,29 +32,50 @@ def saliency(methods, outputs, size=(12, 12), **more):
     return saliency_figure(pixels, methods, [row] * outputs, **more)
 
 
-def test_overlay_is_brightest_where_the_weight_is():
+def colourfulness(pixels):
+    return pixels.max(-1).astype(int) - pixels.min(-1)
+
+
+def test_overlay_is_most_colourful_where_the_weight_is_and_darkens_nothing_else():
     weights = np.zeros((4, 6))
     weights[1, 4] = 1
-    light = overlay_weights(PIXELS, weights).mean(-1)
-    y, x = np.unravel_index(light.argmax(), light.shape)
-    assert (y // 4, x // 4) == (1, 4) and light.max() == 200
-    assert light[-1, 0] == round(DIM * 200)
-    assert (overlay_weights(PIXELS, np.full((4, 6), 1 / 24)) == PIXELS).all(), "uniform weights leave the image unchanged"
+    found = overlay_weights(PIXELS, weights)
+    y, x = np.unravel_index(colourfulness(found).argmax(), found.shape[:2])
+    assert (y // 4, x // 4) == (1, 4) and (found[-1, 0] == PIXELS[-1, 0]).all()
+    half = colourfulness(overlay_weights(PIXELS, weights, end=4.0)).max()
+    assert 0 < half < colourfulness(found).max(), "on a longer scale the same weight is fainter"
+
+
+def test_overlay_of_signed_weights_has_a_hue_on_either_side_of_zero():
+    red, _, blue = overlay_weights(PIXELS, np.array([[1.0, 0, -1.0]]), smooth=False).transpose(2, 0, 1).astype(int)
+    assert (red[0, 0] > blue[0, 0]) and (red[0, 12] == blue[0, 12] == 200) and (red[0, -1] < blue[0, -1])
 
 
 def test_overlay_has_hard_edges_unless_smooth():
     pixels, weights = np.full((6, 6, 3), 200, np.uint8), np.zeros((3, 3))
     weights[1, 2] = 1
-    found = overlay_weights(pixels, weights, smooth=False)
-    assert (found[2:4, 4:6] == 200).all() and found[:2].max() == found[:, :4].max() == found[4:].max() < 60
+    found = colourfulness(overlay_weights(pixels, weights, smooth=False))
+    assert (found[2:4, 4:6] == found.max()).all() and found[:2].max() == found[:, :4].max() == found[4:].max() == 0
     assert len(np.unique(overlay_weights(pixels, weights))) > 4
+
+
+def test_words_of_several_images_share_one_scale_with_numbers():
+    strong, weak = image_attention(2), image_attention(2)
+    weak = replace(weak, weights=weak.weights / 10)
+    figure = image_attention_figure([strong, weak])
+    ticks = [tick.get_text() for tick in figure.axes[-1].get_xticklabels()]
+    assert ticks[0] == "0" and float(ticks[-1]) >= strong.weights.max() > 0.5 * float(ticks[-1])
+    tiles = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
+    assert colourfulness(tiles[4]).max() < colourfulness(tiles[1]).max()
+    absolute = image_attention_figure([weak], absolute=True)
+    assert [tick.get_text() for tick in absolute.axes[-1].get_xticklabels()] == ["0", "0.5", "1"]
 
 
 def test_image_attention_has_one_tile_per_word_and_one_plain():
     figure = image_attention_figure([image_attention(3, "a title"), image_attention(12)])
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles == ["", "word0", "word1", "word2", "", *(f"word{i}" for i in range(12))]
-    assert [text.get_text() for text in figure.texts] == ["a title"]
+    assert titles == ["", "word0", "word1", "word2", "", *(f"word{i}" for i in range(12)), ""]  # the last is the legend
+    assert [text.get_text() for text in figure.texts] == ["a title", "attention weight of a patch"]
     boxes = [axes.get_position() for axes in figure.axes]
     assert all(0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1 for box in boxes)
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.show.recording import attention_maps
+from regard.show.selection import VIEW_OPTIONS
 
 transformers = pytest.importorskip("transformers")
 TEXT = "the dog did not sleep because it was hungry"
@@ -46,8 +47,10 @@ def test_model_in_memory_and_recording_are_drawn_alike(model, tokenizer, view):
     inputs = tokenizer(TEXT, return_tensors="pt")
     with torch.no_grad(), regard.watch(model, queries=True) as seen:
         model(**inputs)
-    shown = regard.show(model, tokenizer, TEXT, view, layer=2, head=None if view == "entropy" else 3, token=token(view))
-    recorded = seen.show(view, tokens=inputs.tokens(), layer=2, head=None if view == "entropy" else 3, token=token(view))
+    chosen = {"layer": 2, "head": 3, "token": token(view)}
+    chosen = {option: value for option, value in chosen.items() if option in VIEW_OPTIONS[view]}
+    shown = regard.show(model, tokenizer, TEXT, view, **chosen)
+    recorded = seen.show(view, tokens=inputs.tokens(), **chosen)
     assert shown.description == recorded.description and "self-attention" in shown.description
     assert shown._svg() == recorded._svg()
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from regard.errors import UserError
+from regard.show.figures.figure_files import render
 from regard.show.figures.lens_grid import MAX_POSITIONS, LensCell, LogitLens, lens_figure, lens_page, lens_text
-from regard.show.figures.style import render
 from regard.show.lens import lens_inputs, lens_log_probs, logit_lens
 
 NAMES = ["gpt", "bert", "post-norm gpt", "translator"]

@@ -46,7 +46,7 @@ def test_every_view_of_every_task(name, tmp_path):
     found = attention_maps(record_attention(run, text))
     for group in found:
         np.testing.assert_allclose(group.weights.sum(-1), 1, rtol=1e-4)
-    assert "dog" in "".join("".join(group.keys) for group in found)
+    assert "dog" in "".join("".join(group.keys) for group in found).replace("·", "")
     for view in ("matrix", "heads", "model", "entropy", "token"):
         choice = ViewSelection(view, token="2")
         figure = show_attention(run, text, choice)
@@ -277,7 +277,7 @@ def test_show_image_attention_has_a_tile_per_layer_or_word(image_runs, image_pat
         if not options:
             words = run.caption(image_path).text.split() if name in ("caption", "lstm") else ["layer 1"]
             drawn = Path(f"{out}.svg").read_text()
-            assert drawn.count("<image") == 1 + len(words) and all(f">{word[:8]}" in drawn for word in words)
+            assert drawn.count("<image") == 1 + len(words) + 1 and all(f">{word[:8]}" in drawn for word in words)
     assert "4,4" in " ".join(attention_maps(record_attention(run, image_path))[0].keys)
     with pytest.raises(UserError, match="this run has 1 to 1"):
         CliRunner().invoke(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from regard.show.figures import labels
+from regard.show.figures.figure_files import render, to_svg
 from regard.show.figures.matrix import attention_matrix, matrix_grid
-from regard.show.figures.style import house_style, render, sequential_colormap, to_svg, wrap_text
+from regard.show.figures.style import house_style, sequential_colormap, wrap_text
 
 
 def test_colormap_is_monotone_and_perceptually_even():

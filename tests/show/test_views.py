@@ -18,6 +18,7 @@ from regard.show.figures.decoding_steps import (
     generation_page,
     generation_text,
 )
+from regard.show.figures.figure_files import render
 from regard.show.figures.head_views import (
     classical_scaling,
     entropy_figure,
@@ -30,7 +31,6 @@ from regard.show.figures.head_views import (
 )
 from regard.show.figures.html_pages import PAGE_VIEWS, WEB, attention_page
 from regard.show.figures.neuron_view import MAX_KEYS, neuron_figure, neuron_page, neuron_text
-from regard.show.figures.style import render
 from regard.show.figures.teaching import position_figure
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -102,8 +102,22 @@ def test_head_view_lines_are_as_opaque_as_their_weight_and_the_heaviest_is_on_to
     weights[0, 0, 2], weights[1, 1, 0] = 0.9, 0.3
     segments = head_view(weights, list("ab"), list("xyz"), ["1", "2"]).axes[0].collections[0]
     assert [round(float(colour[3]), 3) for colour in segments.get_colors()] == [0.3, 0.9]
-    assert [segment[:, 1].tolist() for segment in segments.get_segments()] == [[1.5, 0.5], [0.5, 2.5]]
+    assert [np.round(segment[:, 1]).tolist() for segment in segments.get_segments()] == [[2, 1], [0, 2]]
+    (alone,) = head_view(weights, list("ab"), list("xyz"), ["1", "2"], chosen=[0]).axes[0].collections[0].get_segments()
+    assert alone[:, 1].tolist() == [0.5, 2.5], "the lines of one head meet the middle of the words"
     assert len(set(head_colours(16))) == 16
+
+
+@pytest.mark.parametrize("number", [2, 4, 12])
+def test_heads_that_attend_alike_stay_visible(number):
+    """No line of a head covers that of another, lines stay within their words, and each head has a bar beside each word."""
+    weights = np.tile(np.eye(3), (number, 1, 1))
+    axes = head_view(weights, list("abc"), list("xyz"), [str(i) for i in range(number)]).axes[0]
+    ends = {tuple(np.round(segment[:, 1], 6)) for segment in axes.collections[0].get_segments()}
+    assert len(ends) == 3 * number and all(0.1 < end % 1 < 0.9 for pair in ends for end in pair)
+    (queries, keys) = (axes.collections[i].get_facecolor() for i in (2, 4))  # 1 and 3 are their background
+    for bars in (queries, keys):
+        assert len(bars) == 3 * number and len({tuple(bar[:3]) for bar in bars}) == number and (bars[:, 3] == 1).all()
 
 
 def test_head_entropies_distances_and_scaling():
@@ -136,7 +150,8 @@ def test_attention_page_holds_the_weights_and_escapes_words(view):
     assert "<img" not in text and not re.search(r'(?:src|href)\s*=\s*"', text) and "url(" not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))["groups"][0]
     weights = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(found.weights.shape) / 255
-    np.testing.assert_allclose(weights, found.weights, atol=0.5 / 255 + 1e-6)
+    largest = np.array(data["largest"])[..., None, None]
+    np.testing.assert_allclose(weights * largest, found.weights, atol=0.5 / 255 * largest.max() + 1e-6)
     assert data["queries"][0].startswith("<img src=x")
 
 
@@ -178,7 +193,7 @@ def test_generation_figure_shows_a_window_of_steps_and_the_page_all_of_them(make
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
     assert data["weights"][1000][0][0] == 1000 and all(len(row) <= MAX_PAGE_KEYS for row in data["weights"])
     for key, weight in data["weights"][1000]:
-        assert weight / 255 == pytest.approx(large.weights[1000, key], abs=0.5 / 255 + 1e-6)
+        assert weight == pytest.approx(large.weights[1000, key], rel=1e-3)
     blind = replace(small, weights=np.array([np.zeros(5), *small.weights[1:]]))
     assert "no key" in generation_text(blind) and "no key" in generation_page(blind, title="a")
 

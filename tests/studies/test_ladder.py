@@ -17,7 +17,8 @@ def short(tiny_settings):
 
 
 def test_ladder_trains_and_reports_every_variant(short, tmp_path):
-    report = run_ladder(short, tmp_path / "ladder", device="cpu")
+    report, results = run_ladder(short, tmp_path / "ladder", device="cpu")
+    assert [result.row()[0] for result in results] == [result.variant.name for result in results]
     rows = json.loads((tmp_path / "ladder" / "ladder.json").read_text())
     assert [row["name"] for row in rows] == [
         "RNN",

@@ -233,7 +233,7 @@ def test_model_without_halting_raises_an_error(ladder, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "leave out --layer, --head and --heads"),
+        (["show", "RUN", "1+2", "--halting", "--terminal", "--heads"], "not of heads: leave out --view"),
         (["show", "RUN", "1+2", "--halting"], "no output: add --out"),
         (["show", "RUN", "", "--halting", "--terminal"], "nothing to show in an empty sentence"),
         (["ladder", "RUN/recipe.toml", "--lengths", "--ablate"], "two different studies"),

@@ -6,8 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+import regard
+from regard.explain.head_report import explain_heads
 
 pytestmark = pytest.mark.system
 
@@ -83,3 +88,41 @@ def test_suggested_commands_work(demo, tmp_path):
         arguments = shlex.split(command)[1:]
         done = subprocess.run([sys.executable, "-m", "regard", *arguments], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0 and done.stdout.strip(), (command, done.stderr)
+
+
+ROOT = Path(__file__).parents[2]
+COMMAND = re.compile(r"`(regard show runs/demo [^`]*? --out\s+([\w-]+\.svg))`")
+
+
+def svg_labels(svg: str) -> set[str]:
+    """Return the texts of a figure without the numbers of layers and heads, which differ from one training to the next."""
+    return {
+        re.sub(r"\d+", "N", "".join(node.itertext())) for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("}text")
+    }
+
+
+def test_figures_of_the_documentation_are_drawn_by_the_commands_under_them(demo, tmp_path):
+    """The sentence, its words and the kind of figure are those of the committed file; which head it shows depends on the run."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(demo.folder)
+    commands = COMMAND.findall(" ".join((ROOT / "docs/it.md").read_text(encoding="utf-8").split()))
+    assert [name for _, name in commands] == ["it.svg", "it-encoder.svg"]
+    for command, name in commands:
+        words = [sys.executable, "-m", "regard", *shlex.split(command)[1:]]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+        drawn, committed = (svg_labels(file.read_text("utf-8")) for file in (tmp_path / name, ROOT / "docs/figures" / name))
+        source = {"The", "dog", "waited", "hut", "although", "it"}
+        assert source | {"attention weight"} <= drawn & committed
+        if "antecedent" in command:
+            report = explain_heads(regard.load(demo.folder), number=310)
+            assert report.names()[report.antecedent_head.head] in done.stderr
+
+
+def test_figure_of_the_readme_is_that_of_the_demo(demo):
+    drawn, committed = (
+        (folder / "attention.svg").read_text("utf-8") for folder in (demo.folder / "figures", ROOT / "docs/figures")
+    )
+    assert svg_labels(drawn) == svg_labels(committed) and any(
+        label.startswith("cross-attention, layer") for label in svg_labels(drawn)
+    )

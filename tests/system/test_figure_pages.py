@@ -8,11 +8,11 @@ from regard.show.figures.attention_maps import tile_attention
 from regard.show.figures.beam_tree import ENDED, KEPT, PRUNED, BeamNode, beam_tree_figure
 from regard.show.figures.curves import erasure_curves
 from regard.show.figures.decoding_steps import generation_page
+from regard.show.figures.figure_files import to_svg
 from regard.show.figures.head_views import entropy_figure, head_view, model_view
 from regard.show.figures.html_pages import PAGE_VIEWS, attention_page
 from regard.show.figures.matrix import attention_matrix
 from regard.show.figures.neuron_view import MAX_QUERIES, neuron_figure, neuron_page
-from regard.show.figures.style import to_svg
 from regard.show.figures.teaching import position_figure
 from regard.show.inline import InlineFigure
 from regard.show.selection import ViewSelection
@@ -92,6 +92,28 @@ def test_interactive_attention_pages(window, group, tmp_path, view):
     check_page(window, path, interact)
 
 
+@pytest.mark.parametrize("view", PAGE_VIEWS)
+def test_attention_pages_have_numbers_beside_their_colours_and_a_dark_mode(window, group, tmp_path, view):
+    """The legend ends just above the largest weight, or at 1; in the dark theme the same drawing begins at a dark colour."""
+    path = tmp_path / "a.html"
+    path.write_text(attention_page(group, view=view, token=1 if view == "token" else None), encoding="utf-8")
+    darkest = "[...document.querySelectorAll('#stage, html')].map(one => getComputedStyle(one).backgroundColor)"
+
+    def interact(page):
+        end = float(page.locator("#scale .scale span").nth(1).inner_text())
+        shown = group[0].weights if view == "model" else group[0].weights[0]
+        assert shown.mean(0).max() / 3 <= end <= 1
+        page.get_by_label("scale to 1").check()
+        assert page.locator("#scale .scale span").nth(1).inner_text() == "1"
+        before = page.evaluate(darkest), page.locator("#stage canvas").first.screenshot()
+        page.get_by_role("button", name="dark colours").click()
+        after = page.evaluate(darkest), page.locator("#stage canvas").first.screenshot()
+        assert before[0] != after[0] and before[1] != after[1]
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+    check_page(window, path, interact)
+
+
 @pytest.mark.parametrize("kind", ["matrix", "lines", "model", "entropy", "tree", "positions", "curves"])
 def test_pages_with_a_static_figure(window, group, tmp_path, kind):
     found = group[0]
@@ -100,9 +122,9 @@ def test_pages_with_a_static_figure(window, group, tmp_path, kind):
         BeamNode(-1, 1, "b", -1.0, PRUNED),
         BeamNode(0, 2, "c", -0.2, ENDED, -0.1, best=True),
     ]
-    points = [{"percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
+    points = [{"top": f"{percent}%", "percent": percent, "score": 0.1, "low": 0.0, "high": 0.2} for percent in (1, 50)]
     figure = {
-        "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries, darkest=found.darkest),
+        "matrix": lambda: attention_matrix(found.weights[0, 0], found.keys, found.queries),
         "lines": lambda: head_view(found.weights[0], found.queries, found.keys, found.heads),
         "model": lambda: model_view(found),
         "entropy": lambda: entropy_figure(found),

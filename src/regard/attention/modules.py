@@ -1,7 +1,7 @@
 """Find the attention modules of a model by name, layer and pattern."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -12,6 +12,13 @@ from regard.errors import UserError
 Indices = Sequence[int] | None
 NamePatterns = str | Sequence[str] | None
 Module = TypeVar("Module", bound=nn.Module)
+STACK_NAMES = {
+    "cross": "cross-attention",
+    "encoder": "self-attention of the encoder",
+    "decoder": "self-attention of the decoder",
+    "text": "self-attention",
+}
+"""How the attention of each stack is called in every output."""
 ATTENTION_CLASS = re.compile(r"attention|attend|attn", re.IGNORECASE)
 
 
@@ -91,3 +98,21 @@ def layer_index(name: str) -> int | None:
     """Return the number of the layer in a module's name, if it has one."""
     number = re.search(r"\.(\d+)(\.|$)", name)
     return int(number.group(1)) if number else None
+
+
+def layer_names(modules: Iterable[str]) -> dict[str, str]:
+    """Return the names of a model's attention modules as every output gives them, layers counted from 1:
+    `decoder.blocks.1.cross_attention` is "cross-attention, layer 2"."""
+    stacks = {name: _stack_by_name(name) for name in modules}
+    both = {"cross", "decoder"} & set(stacks.values()) and set(stacks.values()) != {"decoder"}
+    return {
+        name: f"{STACK_NAMES[stack if both else 'text']}, layer {(layer_index('.' + name) or 0) + 1}"
+        for name, stack in stacks.items()
+    }
+
+
+def _stack_by_name(name: str) -> str:
+    parts, lower = name.split("."), name.lower()
+    if any(word in lower for word in ("cross", "encoder_attn", "encdec")) or ("decoder" in parts and "self" not in lower):
+        return "cross"
+    return "decoder" if "decoder" in parts else "encoder"

@@ -153,8 +153,9 @@ class AttentionRecording:
         *,
         kind: str | None = None,
         layer: int | None = None,
-        head: int | None = None,
+        head: int | str | None = None,
         token: str | int | None = None,
+        scale: str = "shown",
         row: int = 0,
     ) -> "InlineFigure":
         """Show one row of the batch as a figure that displays by itself in a notebook, and can be saved.
@@ -162,11 +163,12 @@ class AttentionRecording:
         `tokens` are those of one text, of each row, or of each side ({"source": …, "target": …}). `view` is "heads" (lines
         between tokens), "model" (all heads of all layers), "matrix", "token" (one token over the layers), "entropy" or, if
         queries were recorded, "neurons"; `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` count from 1.
+        With `scale="absolute"` colours end at weight 1.
         """
         from regard.show.selection import ViewSelection
         from regard.show.views import show_recording
 
-        selection = ViewSelection(view, kind, layer, head, None if token is None else str(token))
+        selection = ViewSelection.of(view, kind, layer, head, token, scale=scale)
         return show_recording(self, tokens, selection, row=row)
 
     def of(self, result: HypothesisRows, kind: str | None = None) -> Tensor:

@@ -329,7 +329,7 @@ def ladder(
 
     Train the history of attention on the data of one recipe, from the RNN to the Universal Transformer, and compare the models.
     """
-    from regard.studies.ladder import run_ladder
+    from regard.studies.ladder import HEADER, run_ladder
     from regard.studies.lengths import run_length_study
 
     if lengths and ablate:
@@ -337,4 +337,6 @@ def ladder(
     if lengths:
         print(run_length_study(recipe, out, overrides=set_ or [], device=device))
         return
-    print(run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device))
+    report, results = run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device)
+    print_table(results[0].results[0].name, HEADER, [result.row() for result in results])
+    print(report)

@@ -115,7 +115,7 @@ def caption(
     as_json: AsJson = False,
 ) -> None:
     """Caption images, and show where each word attends."""
-    from regard.show.figures.style import figure_format
+    from regard.show.figures.figure_files import figure_format
     from regard.show.galleries import caption_error_gallery
     from regard.show.image_attention import draw_caption_attention
 

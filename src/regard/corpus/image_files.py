@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.corpus.examples import ImageExamples, ImageFile
-from regard.corpus.lines import decode_line, printable
+from regard.corpus.lines import decode_line, missing_file, printable
 from regard.corpus.table import TABLE_KINDS, file_kind, is_natural_number, table_rows
 from regard.errors import UserError
 
@@ -93,7 +93,7 @@ def _iterate_images(file: Path, chosen: ImageColumns, path: int | str, offset: i
     if file.is_dir():
         return _images_in_folder(file, chosen)
     if not file.exists():
-        raise UserError(f"no file or folder {file}; relative paths start at data.root")
+        raise missing_file(file, "file or folder")
     if file.suffix == ".tar":
         return _images_in_shard(file, chosen)
     if file.name.endswith((".tar.gz", ".tar.xz", ".tar.bz2", ".tgz")):

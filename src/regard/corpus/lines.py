@@ -76,11 +76,16 @@ def _open_binary(path: Path) -> BinaryIO:
             case _:
                 return path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no file {path}; relative paths start at data.root") from None
+        raise missing_file(path) from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError:
         raise UserError(f"{str(path)!r} is not the name of a file") from None
+
+
+def missing_file(path: Path, kind: str = "file") -> UserError:
+    """Return the error of a file that does not exist, with the whole path: a relative one starts at the working folder."""
+    return UserError(f"no {kind} {path.absolute()}; relative paths start at data.root")
 
 
 def decode_line(raw: bytes, path: Path, number: int) -> str:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.corpus.lines import MAX_LINE_BYTES, iterate_lines, printable
+from regard.corpus.lines import MAX_LINE_BYTES, iterate_lines, missing_file, printable
 from regard.errors import UserError
 
 Row = tuple[int, list[str]]
@@ -116,7 +116,7 @@ def _arrow_records(path: Path) -> Iterator[tuple[int, Record]]:
             with pa.memory_map(str(path)) as file:
                 yield from enumerate((row for batch in _ipc_batches(pa, file) for row in batch.to_pylist()), start=1)
     except FileNotFoundError:
-        raise UserError(f"no file {path}; relative paths start at data.root") from None
+        raise missing_file(path) from None
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a whole {path.suffix} file ({reason}); write or fetch it again") from None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regard.attention.modules import layer_names
 from regard.corpus.examples import SentencePairs
 from regard.explain.explanation import ReportTable
 from regard.explain.faithfulness import mean_score
@@ -65,6 +66,11 @@ class AntecedentHead:
     """The translations that stay the same without it, except for pronouns."""
 
     @property
+    def head_name(self) -> str:
+        """The name of the head, counted from 1."""
+        return head_name(self.head)
+
+    @property
     def matters(self) -> bool:
         """Whether pronouns suffer without this head, and more than without the others of its layer."""
         ablated = self.ablations["head"]
@@ -92,7 +98,7 @@ class AntecedentHead:
     def table(self) -> ReportTable:
         rows = [["none", format_percent(self.pronouns), ""]]
         for found in {one.heads: one for one in [*self.ablations.values(), *self.same_layer]}.values():
-            heads = " and ".join(f"{module} {head + 1}" for module, head in found.heads)
+            heads = " and ".join(map(head_name, found.heads))
             rows.append([heads, format_percent(found.accuracy), format_probability(found.p_value)])
         return ReportTable(f'"it" in {self.number} sentences of {self.name}', ["ablated heads", "correct pronouns", "p"], rows)
 
@@ -116,23 +122,35 @@ class AntecedentHead:
 
 
 def head_name(head: HeadId) -> str:
-    return f"{head[0]}, head {head[1] + 1}"
+    """Return the name of a translator's head, counted from 1, as `regard show --head` takes it."""
+    stacks = layer_names([head[0], "encoder", "decoder.self_attention"])  # a translator has both
+    return f"{stacks[head[0]]}, head {head[1] + 1}"
 
 
 def head_json(head: HeadId) -> dict[str, Any]:
-    return {"module": head[0], "head": head[1] + 1}
+    return {"name": head_name(head), "module": head[0], "head": head[1] + 1}
 
 
 def format_percent(score: Score) -> str:
     return f"{score.score:.1f}% [{score.low:.1f}, {score.high:.1f}]"
 
 
+def antecedent_choices(run: TranslateRun, examples: SentencePairs, number: int) -> dict[HeadId, list[bool]]:
+    """Return whether each head finds the antecedent of each of up to `number` "it"."""
+    return head_choices(run.model, (one[:2] for one in pronoun_examples(run, examples, number)))
+
+
+def best_antecedent_head(run: TranslateRun, examples: SentencePairs, number: int = 310) -> HeadId:
+    """Return the head that finds the antecedent of "it" most often; of equal ones the first."""
+    known = antecedent_choices(run, examples, number)
+    return max(known, key=lambda head: sum(known[head]))
+
+
 def find_antecedent_head(
     run: TranslateRun, selection: SentencePairs, reported: SentencePairs, names: tuple[str, str], number: int
 ) -> AntecedentHead | None:
     """Select a head on one set and measure it on another, on up to `number` "it" of each; None without two heads or any "it"."""
-    first, then = (list(pronoun_examples(run, examples, number)) for examples in (selection, reported))
-    known = head_choices(run.model, (one[:2] for one in first))
+    known, then = antecedent_choices(run, selection, number), list(pronoun_examples(run, reported, number))
     if len(known) < 2 or not then:
         return None
     best, second = sorted(known, key=lambda head: -sum(known[head]))[:2]  # of equal ones the first

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.attention.modules import attention_modules
+from regard.attention.modules import attention_modules, layer_names
 from regard.batches.batches import sequential_batches
 from regard.batches.rows import Rows
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TextLines
@@ -60,9 +60,15 @@ class HeadReport:
     unavailable: dict[str, str]
     antecedent_head: AntecedentHead | None = None
 
+    def names(self) -> dict[HeadId, str]:
+        """Return the name of each head, counted from 1, as `regard show --head` takes it."""
+        layers = layer_names(head.module for head in self.heads)
+        return {(head.module, head.head): f"{layers[head.module]}, head {head.head + 1}" for head in self.heads}
+
     def summary(self) -> list[str]:
+        names = self.names()
         lines = [
-            f"{head.module}, head {head.head + 1}: {head.role} ({head.weights[head.role][0]:.0%} of its weight; "
+            f"{names[head.module, head.head]}: {head.role} ({head.weights[head.role][0]:.0%} of its weight; "
             f"chance {head.weights[head.role][1]:.0%})"
             for head in self.heads
             if head.role != MIXED
@@ -76,10 +82,10 @@ class HeadReport:
         accuracy = {} if self.antecedent_head is None else self.antecedent_head.selection_accuracy
         header = ["head", "role", *names, "loss without"]
         header += ['"it" loss without'] * bool(self.pronoun_importance) + ["antecedent accuracy"] * bool(accuracy)
-        rows = []
+        rows, of_heads = [], self.names()
         for head in self.heads:
             key = (head.module, head.head)
-            row = [f"{head.module} {head.head + 1}", head.role]
+            row = [of_heads[key], head.role]
             row += ["{:.2f} ({:.2f})".format(*head.weights[name]) if name in head.weights else "" for name in names]
             row.append(f"{self.importance[key]:+.4f}")
             row += [f"{self.pronoun_importance[key]:+.3f}"] if self.pronoun_importance else []
@@ -92,9 +98,11 @@ class HeadReport:
 
     def to_json(self) -> dict[str, Any]:
         accuracy = {} if self.antecedent_head is None else self.antecedent_head.selection_accuracy
+        names = self.names()
         return {
             "heads": [
                 {
+                    "name": names[key],
                     "module": head.module,
                     "head": head.head + 1,
                     "role": head.role,

@@ -19,13 +19,15 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
+from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
 from regard.plan.block import BlockPlan, plan_block
 from regard.plan.flops import ComponentPlan, count_components, count_operations, record_conv_grids
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
 from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
 from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, BaseImageData, Recipe, apply_override, read_settings
-from regard.tasks import build_recipe, initial_settings, read_recipe, recipe_task
+from regard.run.load import pretrained_recipe
+from regard.tasks import build_recipe, find_task, initial_settings, read_recipe, recipe_task
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data are given; WMT sentences have about as many. A single text has its maximal length."""
@@ -292,6 +294,8 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
     if (path / "recipe.toml").is_file():
         inside = [f"model.image_codes.run={path / 'image_codes'}"] if (path / "image_codes" / "recipe.toml").is_file() else []
         return str(path), read_recipe(path / "recipe.toml", [*inside, *overrides]), *run_vocabulary(path)
+    if is_huggingface_folder(path):
+        return _resolve_folder(path, overrides)
     if not path.exists() and not path.suffix:
         raise UserError(
             f"{str(what)!r} is not a recipe, run folder or preset; presets: {', '.join(PRESET_SETTINGS)}, "
@@ -299,6 +303,18 @@ def _resolve_recipe(what: str | Path | Recipe, overrides: Sequence[str]) -> tupl
         )
     recipe = build_recipe(initial_settings(read_settings(path, list(overrides))), name=str(path))
     return path.name, recipe, *_recipe_vocabulary(recipe)
+
+
+def _resolve_folder(path: Path, overrides: Sequence[str]) -> tuple[str, Recipe, tuple[int, int], list[str]]:
+    """Return name, settings and vocabulary sizes of a Hugging Face folder, and notes on what was assumed."""
+    if overrides:
+        raise UserError(f"--set {overrides[0]}: {path} is a Hugging Face folder; plan a recipe with train.init_from instead")
+    source = open_huggingface_folder(path)
+    recipe = pretrained_recipe(source, find_task(source.task, source.settings["kind"]))
+    size = len(source.labels) if source.tokenizer is None else source.tokenizer.size
+    what = f"{size:,} labels" if source.tokenizer is None else f"vocabulary {size:,}"
+    notes = [f"{what}, as in the folder", f"{recipe.train.steps:,} steps of {recipe.train.tokens_per_batch:,} tokens, by default"]
+    return str(path), recipe, (size, size), notes
 
 
 def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Settings of the data and of its tokenization."""
 
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
@@ -76,9 +77,20 @@ class BaseData(Settings):
     """Whether the examples are images."""
 
     root: str = "."
-    """Folder that relative paths start at."""
+    """Folder that relative paths start at; relative itself, it starts at the working folder, or else at the recipe's folder."""
     origin: str = ""
     """Where the data comes from and under which licence; printed on the model card."""
+
+    def first_file(self) -> str | None:
+        """Return a file of the training set, relative to `root`; None if there is none."""
+        return None
+
+    def locate(self, beside: Path, *, first: bool = False) -> Self:
+        """Return the same data with the folder `beside / root`, if that has its first file and `root` does not, or if `first`."""
+        file = self.first_file()
+        if file is None or not Path(beside, self.root, file).exists() or (Path(self.root, file).exists() and not first):
+            return self
+        return self.model_copy(update={"root": str(beside / self.root)})
 
 
 class Data(BaseData):
@@ -97,6 +109,9 @@ class Data(BaseData):
     examples of one (source) text stay together. Of a stream, its last lines."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
+
+    def first_file(self) -> str | None:
+        return self.train[0] if self.train else None
 
     @model_validator(mode="after")
     def check_source(self) -> "Data":

@@ -45,6 +45,8 @@ def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
     """Return the nested settings of a TOML file, with `a.b=c` overrides applied."""
     path = Path(path)
     try:
+        if (path / "recipe.toml").is_file():
+            raise UserError(f"{path} is a run folder, not a recipe; continue its training with: regard train {path} --resume")
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is {'a folder' if path.is_dir() else 'no file'}, not a recipe; give the .toml file")
         with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -78,6 +79,10 @@ class TasksData(BaseData):
     temperature T in proportion to the T-th root of its examples."""
     limit: Count | None = None
     """A task with more examples than this is sampled as if it had this many."""
+
+    def first_file(self) -> str | None:
+        found = ((task.root, task.first_file()) for task in self.tasks.values())
+        return next((str(Path(root, file)) for root, file in found if file is not None), None)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,7 @@
 """Write a run as a Hugging Face folder, for CTranslate2 or as ONNX, and verify that its outputs stay the same."""
 
 import json
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,9 +30,9 @@ from regard.interop.verify import (
     run_transformers,
 )
 from regard.layers.stack import Stack
-from regard.run.card import card, conversion_section
+from regard.run.card import card, conversion_section, write_card
 from regard.run.export import export
-from regard.run.load import load_native
+from regard.run.load import HUB_NAME, RUN_FILES, load_native
 from regard.tasks.base import Run
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights
@@ -68,6 +69,42 @@ def convert(
         atomic_write(run.folder / "conversion.json", json.dumps(note, indent=1) + "\n")
         atomic_write(run.folder / "README.md", card(run))
     return proof
+
+
+def push_run(run: str | Path, name: str, *, to: str = "hf", private: bool = False) -> str:
+    """Upload a run or folder as `owner/name`; return the address of the commit."""
+    if to not in ("hf", "run"):
+        raise UserError(f"--to {to}: should be hf or run")
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(f"{name!r} is not a name on the hub; give owner/name")
+    if to == "run" and not (Path(run) / "model.safetensors").is_file():
+        raise UserError(f"{run} has no model.safetensors; finish its training with: regard train {run} --resume")
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise UserError("uploading needs the hub's client: pip install 'regard[hub]'") from None
+    with tempfile.TemporaryDirectory() as aside:
+        folder = Path(run)
+        if to == "hf":
+            folder = Path(aside, "model")
+            convert(run, folder, device="cpu")
+        elif not (folder / "README.md").is_file():
+            write_card(load_native(folder, device="cpu"))
+        try:
+            api = HfApi()
+            api.create_repo(name, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                allow_patterns=RUN_FILES if to == "run" else None,
+                ignore_patterns="checkpoints/*",
+                commit_message=f"Upload {Path(run).name}",
+            )
+        except (HfHubHTTPError, OSError) as error:
+            reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+            raise UserError(f"the hub refuses {name}: {reason}; log in with `hf auth login`, or set HF_TOKEN") from None
+    return str(commit.commit_url)
 
 
 def write_packaged_weights(folder: Path, verify: bool) -> None:

@@ -93,7 +93,7 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
                 atomic_write(run.folder / "outputs" / f"{file_name(result.name)}.txt", "\n".join(result.outputs) + "\n")
         if result.by_length:
             from regard.show.figures.curves import score_by_length
-            from regard.show.figures.style import save_figure
+            from regard.show.figures.figure_files import save_figure
 
             figure = score_by_length({run.folder.name: result.by_length})
             save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")

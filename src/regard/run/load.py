@@ -24,11 +24,16 @@ from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """owner/model"""
+RUN_FILES = [
+    *("recipe.toml", "config.json", "tokenizer*.json", "special_tokens.json", "labels.json", "scale.json"),
+    *("*.safetensors", "README.md", "scores.json", "environment.json", "data.json"),
+]
+"""What a run folder needs to be loaded, and what describes it."""
 LOCAL_FOLDERS = ("runs", ".", "..")
 """Where runs are written by default: a name there is a run that does not exist, and the hub is not asked for it."""
 DOWNLOADED = [
     *COPIED_FILES,
-    "*.safetensors",
+    *RUN_FILES,
     "model.safetensors.index.json",
     "vocab.*",
     "merges.txt",

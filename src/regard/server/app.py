@@ -26,7 +26,10 @@ from regard.tasks.base import Run
 JOIN_SECONDS = 1.0
 """Time for the workers to end when the server stops: a running job cannot be interrupted."""
 PAGE_FOLDER = Path(__file__).parent / "page"
-SHARED_FILES = ("drawing.js", "lens_grid.js", "lens_grid.css", "flow_diagram.js", "flow_diagram.css")
+SHARED_FILES = (
+    *("theme.css", "colours.js", "drawing.js"),
+    *("lens_grid.js", "lens_grid.css", "flow_diagram.js", "flow_diagram.css"),
+)
 """Scripts and style sheets of show/web, which the pages that `regard show` writes have too."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -19,21 +19,23 @@ def show(
     *,
     kind: str | None = None,
     layer: int | None = None,
-    head: int | None = None,
+    head: int | str | None = None,
     token: str | int | None = None,
     max_tokens: int | None = None,
+    scale: str = "shown",
 ) -> "InlineFigure":
     """Show what a model of transformers attends to when it reads a text, as a figure that displays by itself in a notebook.
 
     `tokenizer` is its tokenizer, or of a model that reads images its image processor. `view` is "heads" (lines between tokens),
     "model" (all heads of all layers), "matrix", "token" (one token over the layers), "entropy", "neurons" (q·k of one head,
     component by component) or "steps" (generation token by token); `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and
-    `token` are counted from 1. The model may use any attention implementation, and is not changed.
+    `token` are counted from 1. With `scale="absolute"` colours end at weight 1. The model may use any attention implementation,
+    and is not changed.
     """
     from regard.show.selection import ViewSelection
     from regard.show.views import show_model
 
-    selection = ViewSelection(view, kind, layer, head, None if token is None else str(token))
+    selection = ViewSelection.of(view, kind, layer, head, token, scale=scale)
     return show_model(model, tokenizer, text, selection, max_tokens=max_tokens)
 
 

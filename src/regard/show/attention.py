@@ -11,11 +11,11 @@ from regard.attention.positions import LearnedPositions, SinusoidalPositions, si
 from regard.attention.record import Record
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps
+from regard.show.figures.figure_files import figure_format
 from regard.show.figures.head_views import entropy_figure, entropy_text, head_view, model_view
 from regard.show.figures.html_pages import attention_page
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.matrix import attention_matrix, matrix_grid, matrix_text
-from regard.show.figures.style import figure_format
 from regard.show.figures.teaching import position_figure
 from regard.show.inline import InlineFigure
 from regard.show.recording import attention_maps, record_attention
@@ -57,13 +57,12 @@ def show_maps(
     groups: Sequence[AttentionMaps],
     selection: ViewSelection,
     *,
-    view: str | None = None,
     title: str = "",
     description: str = "",
 ) -> InlineFigure:
     """Draw a view of maps of several kinds of attention, by default the selected one; a page holds all maps."""
     group, selected = select(groups, selection)
-    maps, view = selected.maps, view or selection.view
+    maps, view = selected.maps, selection.view
     title = shorten(clean(title), 90) or maps.name
     known = (
         f"{maps.name}: {pluralize(len(maps.layers), 'layer')} of {pluralize(len(maps.heads), 'head')}, "
@@ -78,6 +77,7 @@ def show_maps(
             head=selected.head,
             token=selected.token,
             group=group,
+            absolute=selected.absolute,
             title=title,
         )
 
@@ -87,29 +87,30 @@ def show_maps(
         text=lambda: view_text(selected, view),
         page=None if view == "entropy" else page,
         title=title,
+        note=selected.token_note,
     )
 
 
 def show_alignment(run: TranslateRun, text: str, selection: ViewSelection) -> InlineFigure:
-    """Translate a text and draw its cross-attention word by word; the view "heads" is all heads of a layer as matrices. It is
-    described by the translation."""
+    """Translate a text and draw its cross-attention word by word. It is described by the translation."""
     alignment = run.align(text)
     layers, heads = ([str(i + 1) for i in range(number)] for number in alignment.weights.shape[:2])
     maps = AttentionMaps("cross-attention", alignment.target, alignment.source, alignment.weights, layers, heads)
-    view = "head-matrices" if selection.view == "heads" else selection.view
-    return show_maps([maps], selection, view=view, title=text, description=" ".join(alignment.target))
+    return show_maps([maps], selection, title=text, description=" ".join(alignment.target))
 
 
 def draw_view(selected: SelectedMaps, view: str) -> Figure:
     maps = selected.maps
     note = f" ({maps.note})" if maps.note else ""
     if view == "model":
-        return model_view(maps, title=maps.name + note)
+        return model_view(maps, title=maps.name + note, absolute=selected.absolute)
     if view == "entropy":
         return entropy_figure(maps, title=f"{maps.name}: entropy and distance of heads{note}")
     weights, title = maps.weights[selected.shown_layer], selected.layer_name + note
     if view == "head-matrices":
-        return matrix_grid(weights, maps.keys, maps.queries, [f"head {name}" for name in maps.heads], title=title)
+        return matrix_grid(
+            weights, maps.keys, maps.queries, [f"head {name}" for name in maps.heads], title=title, absolute=selected.absolute
+        )
     if view == "heads":
         return head_view(
             weights,
@@ -119,19 +120,25 @@ def draw_view(selected: SelectedMaps, view: str) -> Figure:
             chosen=None if selected.head is None else [selected.head],
             only=selected.token,
             title=title,
-            darkest=maps.darkest,
+            absolute=selected.absolute,
         )
     weights, rows, title = selected.token_matrix() if view == "token" else selected.matrix()
-    return attention_matrix(weights, maps.keys, rows, title=title + note, darkest=maps.darkest)
+    return attention_matrix(weights, maps.keys, rows, title=title + note, absolute=selected.absolute)
 
 
 def view_text(selected: SelectedMaps, view: str) -> str:
     maps = selected.maps
     if view in ("model", "entropy"):
         return entropy_text(maps)
-    weights, rows, title = selected.token_matrix() if view == "token" else selected.matrix()
     width = shutil.get_terminal_size((100, 40)).columns
-    return matrix_text(weights / maps.darkest, maps.keys, rows, width) + f"\n\n{title}"
+    matrices = [selected.token_matrix() if view == "token" else selected.matrix()]
+    if view in ("heads", "head-matrices") and selected.head is None:
+        one_layer = [selected._replace(layer=selected.shown_layer, head=head) for head in range(len(maps.heads))]
+        matrices = [one.matrix() for one in one_layer]
+    return "\n\n".join(
+        f"{matrix_text(weights, maps.keys, rows, width, absolute=selected.absolute)}\n\n{title}"
+        for weights, rows, title in matrices
+    )
 
 
 def show_positions(run: Run | None = None, *, width: int = 128, number: int = 50) -> InlineFigure:

@@ -63,7 +63,6 @@ def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int]
     best = [*output, run._special_tokens.eos]
     for number, step in enumerate(steps, start=1):
         kept, extended = step.kept[0].tolist(), dict[int, tuple[int, list[int]]]()
-        words = run.tokenizers[-1].labels(step.tokens[0].tolist())
         candidates = zip(step.origin[0].tolist(), step.tokens[0].tolist(), step.log_p[0].tolist())
         for index, (origin, token, log_p) in enumerate(candidates):
             before = beams[origin] if origin < len(beams) else None
@@ -74,7 +73,8 @@ def tree_nodes(run: TranslateRun, steps: list[BeamCandidates], output: list[int]
             fate = ENDED if ends and index < len(kept) else KEPT if not ends and index in kept else PRUNED
             score = log_p / float(length_penalty(number, alpha)) if fate == ENDED else None
             is_best = fate != PRUNED and tokens == best[:number]
-            nodes.append(BeamNode(parent, number, words[index], log_p, fate, score, is_best))
+            (word,) = run.tokenizers[-1].labels([token], before[1][-1] if before[1] else None)
+            nodes.append(BeamNode(parent, number, word, log_p, fate, score, is_best))
             if fate == KEPT:
                 extended[index] = len(nodes) - 1, tokens
         beams = [extended.get(index) for index in kept]

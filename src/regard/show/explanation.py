@@ -12,13 +12,14 @@ from regard.explain.faithfulness import RANDOM_BASELINE
 from regard.explain.verdict import format_number
 from regard.show.figures.attribution_rows import AttributionRows, attribution_rows_figure, attribution_rows_text, shares_of
 from regard.show.figures.curves import erasure_curves
+from regard.show.figures.figure_files import figure_format, render, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import SaliencyRow, saliency_figure
-from regard.show.figures.style import figure_format, render, save_figure, to_svg, write_file
 from regard.tasks.base import Run
 
 LEGEND = (
-    "Bright patches support the output. Below each map: what the output loses without its top patches (without random patches). "
+    "Yellow to red patches support the output, blue ones oppose it. "
+    "Below each map: what the output loses without its top patches (without random patches). "
 )
 DISCRIMINATION_LEGEND = (
     "Distance: 1 minus the rank correlation of the two maps, 0 where they are equal (with random weights). Selectivity: above 0, "

@@ -21,7 +21,8 @@ from regard.show.inline import InlineFigure
 from regard.show.lens import has_lens, lens_labels
 from regard.show.model_structure import describe_model
 from regard.show.recording import ModelInputs, model_inputs
-from regard.show.selection import ViewSelection, pluralize, token_index
+from regard.show.selection import ViewSelection, pluralize
+from regard.show.token_choice import choose_token
 from regard.tasks.base import Run
 from regard.tasks.masked import MaskedRun
 
@@ -46,7 +47,7 @@ def show_flow(run: Run, text: str, selection: ViewSelection) -> InlineFigure:
     stage = first_stage(flow, selection)
     side = flow.stages[-1].candidates
     assert side is not None
-    token = None if selection.token is None else token_index(flow.sides[side.rows], selection.token)
+    token = None if selection.token is None else choose_token(flow.sides[side.rows], selection.token).place
     return InlineFigure(
         f"flow: {flow.name}, {pluralize(len(flow.stages), 'stage')}",
         lambda: architecture_figure(describe_model(run.model), title=title),

@@ -13,9 +13,9 @@ from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.files import atomic_file, require_regular_file
 from regard.scoring import sentence_bleu
+from regard.show.figures.figure_files import figure_format, save_figure, to_svg, write_file
 from regard.show.figures.html_pages import HtmlReport, html_report
 from regard.show.figures.image_figures import ContactRow, contact_sheet_figure, image_attention_figure
-from regard.show.figures.style import figure_format, save_figure, to_svg, write_file
 from regard.show.image_attention import caption_attention
 from regard.tasks.caption import CaptionRun, caption_is_true
 from regard.tasks.text_to_image import TextToImageRun
@@ -50,7 +50,7 @@ def caption_error_gallery(run: CaptionRun, out: Path, number: int = 12, beam: in
             (note, to_svg(image_attention_figure([image]), f"image-{i}"))
             for i, (image, note) in enumerate(zip(shown, notes), start=1)
         ]
-        summary = f"{len(chosen)} captions of {name}: {why}. Bright patches are attended to for a word; references are below."
+        summary = f"{len(chosen)} captions of {name}: {why}. Coloured patches are attended to for a word; references are below."
         write_file(out, html_report(HtmlReport(f"Caption errors of {run.folder.name}", summary, figures=figures)).encode())
     else:
         save_figure(image_attention_figure(shown), out)

@@ -23,7 +23,8 @@ from regard.show.recording import (
     query_and_key_labels,
     require_attention,
 )
-from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select, token_index
+from regard.show.selection import ATTENTION_KINDS, ViewSelection, pluralize, select
+from regard.show.token_choice import choose_token
 from regard.tasks.base import Run, TokensBySide
 from regard.tasks.language import LanguageRun
 
@@ -33,14 +34,16 @@ MAX_TOKENS, MAX_ALTERNATIVES = 20, 5
 def show_generation(run: Run, text: str, selection: ViewSelection, *, max_tokens: int | None = None) -> InlineFigure:
     """Let a run generate, and draw its steps."""
     trace = trace_generation(run, text, selection, max_tokens)
-    first = 0 if selection.token is None else token_index([step.word for step in trace.steps], selection.token)
+    words = [step.word for step in trace.steps]
+    first, note = (0, "") if selection.token is None else choose_token(words, selection.token)
     title = shorten(clean(text), 90)
     return InlineFigure(
         f"{trace.name}: {pluralize(len(trace.steps), 'step')}" + (f" ({trace.note})" if trace.note else ""),
-        lambda: generation_figure(trace, title=title, first=first),
+        lambda: generation_figure(trace, title=title, first=first, absolute=selection.scale == "absolute"),
         text=lambda: generation_text(trace, first),
-        page=lambda: generation_page(trace, title=title, first=first),
+        page=lambda: generation_page(trace, title=title, first=first, absolute=selection.scale == "absolute"),
         title=title,
+        note=note,
     )
 
 
@@ -73,8 +76,12 @@ def trace_attention(
     keys = query_and_key_labels(module, record.tokens, 0)[1]
     weights = module.weights()[0][:, : len(generated), : len(keys)]  # (H, T, S)
     p = (logits[0] if rows is None else logits[0, rows]).float().softmax(-1).cpu()  # (T, V)
-    words = run.tokenizers[-1].labels(generated)
-    steps = [GenerationStep(words[i], float(p[i, token]), alternatives(run, p[i], token)) for i, token in enumerate(generated)]
+    before = [inputs.last_of_prompt, *generated]
+    words = run.tokenizers[-1].labels(generated, inputs.last_of_prompt)
+    steps = [
+        GenerationStep(words[i], float(p[i, token]), alternatives(run, p[i], token, before[i]))
+        for i, token in enumerate(generated)
+    ]
     return GenerationTrace(
         f"{selected.layer_name}, {selected.head_name}",
         keys,
@@ -85,11 +92,11 @@ def trace_attention(
     )
 
 
-def alternatives(run: Run, p: torch.Tensor, generated: int) -> list[tuple[str, float]]:
-    """Return the most probable tokens besides the generated one."""
+def alternatives(run: Run, p: torch.Tensor, generated: int, before: int | None) -> list[tuple[str, float]]:
+    """Return the most probable tokens besides the generated one, after the token before it."""
     top = p.topk(min(MAX_ALTERNATIVES + 1, len(p))).indices.tolist()
     best = [token for token in top if token != generated][:MAX_ALTERNATIVES]
-    return list(zip(run.tokenizers[-1].labels(best), p[best].tolist()))
+    return [(run.tokenizers[-1].labels([token], before)[0], float(p[token])) for token in best]
 
 
 def generated_inputs(run: Run, text: str, max_tokens: int | None) -> tuple[ModelInputs, list[int], list[int] | None]:
@@ -110,7 +117,7 @@ def inputs_with_continuation(run: Run, prompt: list[int], generated: list[int]) 
     ids = [*prompt, *generated[:-1]]
     tokens: TokensBySide = {
         "text": [run.tokenizers[0].labels(ids)],
-        "predicted": [run.tokenizers[0].labels(generated)],
+        "predicted": [run.tokenizers[0].labels(generated, prompt[-1])],
     }
-    inputs = ModelInputs(run, run._causal_inputs(ids), tokens, False)
+    inputs = ModelInputs(run, run._causal_inputs(ids), tokens, False, prompt[-1])
     return inputs, generated, list(range(len(prompt) - 1, len(ids)))

@@ -43,8 +43,7 @@ def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[Halting
     for name, tokenizer, ids, stack in zip(
         ("source", "output"), run.tokenizers, (source, found.tokens), (run.model.encoder, run.model.decoder)
     ):
-        pieces = [piece.strip() for piece in tokenizer.pieces([*ids, EOS])]
-        columns.append(HaltingColumn(name, pieces, stack.steps[0].long().tolist(), len(stack.blocks)))
+        columns.append(HaltingColumn(name, tokenizer.labels([*ids, EOS]), stack.steps[0].long().tolist(), len(stack.blocks)))
     return found.text, columns
 
 

@@ -10,8 +10,8 @@ from regard.batches.image_store import decode_images
 from regard.errors import UserError
 from regard.scoring.alignment import sharpest_layer
 from regard.show.attention import show_attention
+from regard.show.figures.figure_files import figure_format, save_figure
 from regard.show.figures.image_figures import ImageAttention, image_attention_figure
-from regard.show.figures.style import figure_format, save_figure
 from regard.show.inline import InlineFigure
 from regard.show.recording import model_inputs
 from regard.show.selection import ViewSelection, pluralize
@@ -20,6 +20,8 @@ from regard.tasks.caption import CaptionAlignment, CaptionRun
 from regard.tasks.contrastive import is_image
 from regard.tasks.shared.images import ImageInput, as_image_source, pooled_positions
 from regard.tasks.translate import Translation
+
+EVERY_HEAD_VIEWS = ("heads", "head-matrices")
 
 
 def reads_image(run: Run, given: str) -> bool:
@@ -32,9 +34,10 @@ def reads_image(run: Run, given: str) -> bool:
 
 
 def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) -> InlineFigure:
-    """Draw an image once per layer, bright where the pooled output attends; for a captioner once per word of the sharpest layer.
+    """Draw an image once per layer, in colour where the pooled output attends; for a captioner once per word, from the sharpest
+    layer.
 
-    With a head, that head alone; with the view "heads", each head of a layer."""
+    With a head, that head alone; with the view "heads" or "head-matrices", each head of a layer."""
     captions = run.task.explains == "caption"
     attention = cast(CaptionRun, run).align(given) if captions else image_attention(run, given)
     layers, heads = attention.heads.shape[:2]
@@ -44,7 +47,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     pixels = run._images.decode([given])[0]
     if captions:
         shown = caption_overlays(attention, pixels, selection)
-    elif selection.view == "heads":
+    elif selection.view in EVERY_HEAD_VIEWS:
         layer = layers if selection.layer is None else selection.layer
         names = [f"head {head + 1}" for head in range(heads)]
         shown = [ImageAttention(pixels, names, attention.heads[layer - 1, :, 0], f"layer {layer}")]
@@ -56,7 +59,7 @@ def show_image_attention(run: Run, given: ImageInput, selection: ViewSelection) 
     size = f"{pluralize(layers, 'layer')} of {pluralize(heads, 'head')}, {rows} × {columns} patches"
     return InlineFigure(
         " ".join(attention.words) if captions else size,
-        lambda: image_attention_figure(shown),
+        lambda: image_attention_figure(shown, absolute=selection.scale == "absolute"),
         text=lambda: show_attention(run, given, selection).text(),
     )
 
@@ -66,7 +69,7 @@ def caption_overlays(attention: CaptionAlignment, pixels: np.ndarray, selection:
         raise UserError("the caption is empty: there is nothing to show")
     heads = attention.heads  # (L, H, T, rows, columns)
     layer = sharpest_layer(heads.reshape(*heads.shape[:3], -1)) if selection.layer is None else selection.layer - 1
-    if selection.view == "heads":
+    if selection.view in EVERY_HEAD_VIEWS:
         return [
             ImageAttention(pixels, attention.words, weights, f"layer {layer + 1}, head {head + 1}")
             for head, weights in enumerate(heads[layer])

@@ -2,13 +2,16 @@
 
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from regard.errors import UserError
+from regard.show.figures import style
+from regard.show.figures.figure_files import render, to_svg, write_view
 from regard.show.figures.html_pages import HtmlReport, html_report
-from regard.show.figures.style import render, to_svg, write_view
 
 FRAME_HEIGHT = 460
 """Of a page in a notebook, in pixels, until its script knows better."""
@@ -17,8 +20,8 @@ FRAME_HEIGHT = 460
 class InlineFigure:
     """A view of attention. In Jupyter and VS Code it displays by itself, without a network; `save` writes it to a file.
 
-    It is drawn when it is first shown or saved. `description` says in a line what it shows; `data` holds the numbers of a
-    view that has some of its own (`lens`, `flow`).
+    It is drawn when it is first shown or saved. `description` says in a line what it shows, `note` what a user should know about
+    the choice, if anything; `data` holds the numbers of a view that has some of its own (`lens`, `flow`).
     """
 
     def __init__(
@@ -30,14 +33,31 @@ class InlineFigure:
         page: Callable[[], str] | None = None,
         title: str = "",
         data: object = None,
+        note: str = "",
     ):
-        self.description, self.data = description, data
+        self.description, self.data, self.note = description, data, note
         self._figure, self._text, self._page, self._title = figure, text, page, title or description
 
-    def save(self, path: str | Path) -> Path:
-        """Write the view to a file, whose name ends in .svg, .pdf, .png or .html; return its path."""
-        write_view(Path(path), self._figure, self._page or self._still_page)
-        return Path(path)
+    def save(
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        width: str | None = None,
+        theme: str | None = None,
+        transparent: bool = False,
+    ) -> Path:
+        """Write the view to a file, whose name ends in .svg, .pdf, .png or .html; return its path.
+
+        `title` replaces the figure's own; `width` is that of an image, such as "800px", "6in" or "84mm"; `theme` is "light" or
+        "dark", by default light for an image and as the reader's system for a page.
+        """
+        options, file = style.FigureLook(theme, title, width, transparent), Path(path)
+        if file.suffix.lower() == ".html" and (width or transparent):
+            raise UserError(f"--out {path}: a page has no width or background of its own; leave out --width and --transparent")
+        with style.use_options(options):
+            write_view(file, self._figure, self._page or self._still_page)
+        return file
 
     def text(self) -> str:
         """Return the view as text, for a terminal."""
@@ -64,4 +84,10 @@ class InlineFigure:
         return render(self._figure(), "svg")
 
     def _still_page(self) -> str:
-        return html_report(HtmlReport(self._title, "", figures=[("", to_svg(self._figure()))]))
+        """Return a page with the figure in both themes; the reader's system chooses, unless one was chosen."""
+        chosen = style.options()
+        svgs = []
+        for theme in ("dark", "light"):  # in this order for the style sheet
+            with style.use_options(replace(chosen, theme=theme, title="")):  # the page has it
+                svgs.append(f'<div class="{theme}">{to_svg(self._figure(), theme)}</div>')
+        return html_report(HtmlReport(self._title, "", figures=[("", "".join(svgs))]))

@@ -20,7 +20,8 @@ from regard.show.figures.labels import clean, shorten
 from regard.show.figures.lens_grid import LensCell, LogitLens, lens_figure, lens_page, lens_text
 from regard.show.inline import InlineFigure
 from regard.show.recording import ModelInputs, model_inputs
-from regard.show.selection import ViewSelection, pluralize, token_index
+from regard.show.selection import ViewSelection, pluralize
+from regard.show.token_choice import choose_token
 from regard.tasks.base import Run
 
 NUM_CANDIDATES = 10
@@ -31,7 +32,7 @@ def show_lens(run: Run, text: str, selection: ViewSelection | None = None) -> In
     """Draw the logit lens of a run that reads a text; `data` of the figure is the LogitLens."""
     lens = logit_lens(run, text)
     token = selection.token if selection is not None else None
-    first = 0 if token is None else token_index(lens.reads, token)
+    first = 0 if token is None else choose_token(lens.reads, token).place
     title = shorten(clean(text), 90)
     return InlineFigure(
         f"logit lens: {pluralize(len(lens.layers) - 1, 'layer')}, {pluralize(len(lens.reads), 'position')}",

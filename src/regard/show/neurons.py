@@ -12,6 +12,7 @@ from regard.attention.positions import PositionEncoding
 from regard.attention.record import ModuleRecord, Record
 from regard.attention.recording import AttentionRecording
 from regard.errors import UserError
+from regard.show.figures.figure_files import to_svg
 from regard.show.figures.head_views import head_entropies
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.neuron_view import (
@@ -23,10 +24,10 @@ from regard.show.figures.neuron_view import (
     neuron_page,
     neuron_text,
 )
-from regard.show.figures.style import to_svg
 from regard.show.inline import InlineFigure
 from regard.show.recording import BUDGET, attention_maps, group_layers, model_inputs, query_and_key_labels
-from regard.show.selection import ViewSelection, select, token_index
+from regard.show.selection import ViewSelection, select
+from regard.show.token_choice import choose_token
 from regard.tasks.base import Run
 
 HIDDEN = -1e30
@@ -49,6 +50,7 @@ def draw_neurons(view: NeuronView, at: int, *, title: str = "") -> InlineFigure:
         text=lambda: neuron_text(view, at, shutil.get_terminal_size((100, 40)).columns),
         page=lambda: neuron_page(view, at, to_svg(neuron_figure(view, at)), title=title),
         title=title,
+        note=view.note,
     )
 
 
@@ -83,12 +85,12 @@ def neuron_view(
     queries, keys, _ = query_and_key_labels(module, record.tokens, row)
     if seen.omitted:
         raise UserError(f"{len(queries)} × {len(keys)} tokens: their queries and keys exceed {BUDGET}; use a shorter text")
-    token = len(queries) // 2 if selection.token is None else token_index(queries, selection.token)
+    given = selection.token
+    token, note = (len(queries) // 2, "") if given is None else choose_token(queries, given)
     first = max(0, min(token - MAX_QUERIES // 2, len(queries) - MAX_QUERIES))
     chosen = range(first, min(first + MAX_QUERIES, len(queries)))
-    note = ""
     if len(chosen) < len(queries):
-        note = f"queries {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(queries):,}; --token selects others"
+        note = note or f"queries {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {len(queries):,}; --token selects others"
     index = 0 if seen.heads is not None and len(seen.heads) == 1 else head  # among the recorded heads
     vectors = max(seen.keys[module.name], key=lambda k: k.size(2))[row, index]
     view = NeuronView(

@@ -9,22 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.modules import attention_modules
+from regard.attention.modules import STACK_NAMES, attention_modules
 from regard.attention.record import ModuleRecord, Record
 from regard.attention.recording import AttentionRecording
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.attention_maps import AttentionMaps, tile_attention
 from regard.show.selection import ATTENTION_KINDS
+from regard.show.token_choice import readable_tokens
 from regard.tasks.base import Run, SideTokens, TokensBySide
 from regard.tasks.shared.images import ImageInput
 
 BUDGET = "512MB"
 ATTENTION_NAMES = {
-    ("cross", "source"): "cross-attention",
-    ("self", "source"): "self-attention of the encoder",
-    ("self", "target"): "self-attention of the decoder",
-    ("self", "text"): "self-attention",
+    ("cross", "source"): STACK_NAMES["cross"],
+    ("self", "source"): STACK_NAMES["encoder"],
+    ("self", "target"): STACK_NAMES["decoder"],
+    ("self", "text"): STACK_NAMES["text"],
 }
 
 
@@ -37,6 +38,8 @@ class ModelInputs:
     inputs: dict[str, Tensor]
     tokens: TokensBySide
     is_encoder_decoder: bool
+    last_of_prompt: int | None = None
+    """The token before the generated ones, where a prompt is continued."""
 
     def watch(self, **options: Any) -> tuple[Tensor, AttentionRecording]:
         """Run the model; return its output and the recorded attention."""
@@ -162,4 +165,4 @@ def row_labels(tokens: SideTokens | None, row: int, number: int) -> list[str]:
         return [*special, *(f"{y + 1},{x + 1}" for y in range(down) for x in range(across))][:number]
     if tokens is None:
         return [str(position + 1) for position in range(number)]
-    return list(tokens[row])
+    return readable_tokens(tokens[row])

@@ -7,9 +7,12 @@ from typing import Any, cast
 
 from torch import nn
 
+from regard.attention.modules import STACK_NAMES
 from regard.attention.record import Tokens
 from regard.attention.recording import AttentionRecording
+from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
+from regard.explain.antecedents import best_antecedent_head, head_name
 from regard.show.attention import show_alignment, show_attention, show_record
 from regard.show.beam import show_beam_tree
 from regard.show.flow import show_flow
@@ -20,6 +23,7 @@ from regard.show.lens import show_lens
 from regard.show.neurons import draw_neurons, neuron_view, show_neurons
 from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 from regard.tasks.base import Run
+from regard.tasks.shared.gold import best_alignment_head
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.transformers_models import wrap_model
 from regard.tasks.translate import TranslateRun
@@ -93,3 +97,26 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
+
+
+BEST_HEADS = {
+    "aligner": "the head with the lowest alignment error",
+    "antecedent": 'the head that most often finds the antecedent of "it"',
+}
+"""Names of heads that depend on the run: the best on its validation set, where a world knows the truth."""
+
+
+def best_head_name(run: Run, job: str) -> str:
+    """Return the name, counted from 1, of the head that does a job best on the run's validation set."""
+    valid = getattr(run.data, "valid", None) if run.task.name == "translate" and run._huggingface is None else None
+    gold = valid.gold or [] if isinstance(valid, SentencePairs) else []
+    if not gold or (job == "antecedent" and not any(pair.pronouns for pair in gold)):
+        raise UserError(
+            f"--head {job}: {BEST_HEADS[job]} is known of runs that translate an embedded world (regard demo); "
+            "name another head, such as 2.3 (layer.head)"
+        )
+    translator = cast(TranslateRun, run)
+    if job == "antecedent":
+        return head_name(best_antecedent_head(translator, translator.data.valid))
+    layer, head = best_alignment_head(translator)
+    return f"{STACK_NAMES['cross']}, layer {layer + 1}, head {head + 1}"

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from regard.errors import UserError
-from regard.show.figures.style import save_figure
+from regard.show.figures.figure_files import save_figure
 from regard.show.figures.teaching import similarity_figure
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EmbeddedText

@@ -82,7 +82,7 @@ def _commands(run: TranslateRun, result: EvaluationResult) -> list[str]:
     sentence = next(pair.source for pair in cast(SentencePairs, result.examples).gold or [] if pair.pronouns)
     return [
         f'regard translate {run.folder} "{sentence}"',
-        f'regard show {run.folder} "{sentence}" --terminal',
+        f'regard show {run.folder} "{sentence}" --head aligner --terminal',
         f'regard show {run.folder} "{sentence}" --heads --out heads.svg',
         "regard new translate --source your.en --target your.de",
     ]
@@ -126,7 +126,12 @@ def _figures(run: TranslateRun, result: EvaluationResult) -> dict[str, tuple[str
         f"“it” refers to “{gold.source.split()[it.antecedent_source].strip('.,')}”, hence “{it.form}”."
     )
     return {
-        "attention": (caption, attention_matrix(weights, gold.source.split(), gold.target.split(), gold=gold.alignment)),
+        "attention": (
+            caption,
+            attention_matrix(
+                weights, gold.source.split(), gold.target.split(), title=f"cross-attention, {name}", gold=gold.alignment
+            ),
+        ),
         "training": ("Training loss and validation score.", training_curves(log)),
         "length": ("BLEU by sentence length, with 95% intervals.", score_by_length({run.folder.name: result.by_length})),
     }

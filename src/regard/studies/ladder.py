@@ -136,13 +136,14 @@ def run_ladder(
     ablate: bool = False,
     overrides: Sequence[str] = (),
     device: str = "auto",
-) -> Path:
-    """Train and evaluate every variant into `out` and return the path of the report; trained variants are only evaluated."""
+) -> tuple[Path, list[VariantResult]]:
+    """Train and evaluate every variant into `out`; return the path of the report, and the results. Trained variants are only
+    evaluated."""
     base = require_transformer(recipe, overrides)
     if isinstance(base.data.world, AlgorithmWorld):
         raise UserError(f"data.world.kind = {base.data.world.kind!r} has no sentences to score with BLEU: add --lengths")
     console = Console(stderr=True, highlight=False)
-    results = []
+    results: list[VariantResult] = []
     for variant in (ablation_variants if ablate else ladder_variants)(base):
         console.print(f"\n{variant.name}", markup=False)
         if variant.pretrain is not None:
@@ -150,7 +151,7 @@ def run_ladder(
         found = run_variant(base, variant, out, device)
         found.results[0].scores["bleu, longest third"] = _longest_third(found.results[0])
         results.append(found)
-    return _write_report(base, results, out, ablate)
+    return _write_report(base, results, out, ablate), results
 
 
 def require_transformer(recipe: Recipe | dict[str, Any] | str | Path, overrides: Sequence[str]) -> Recipe:

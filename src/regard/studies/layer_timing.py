@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from regard.hardware import choose_device
 from regard.plan.layer_types import LAYER_TYPES, LayerComparison, compare_layer_types
-from regard.show.figures import style
+from regard.show.figures import figure_files, style
 
 DASHED: dict[str, Any] = {"linewidth": 0.9, "dashes": (4, 3)}
 
@@ -21,12 +21,12 @@ DASHED: dict[str, Any] = {"linewidth": 0.9, "dashes": (4, 3)}
 def time_layer_types(device: str = "auto", out: Path | None = None) -> LayerComparison:
     """Time the layer types and save a figure to `out`, whose format is checked first."""
     if out is not None:
-        style.figure_format(out)
+        figure_files.figure_format(out)
     chosen = choose_device(device)
     print(f"timing the layers on {chosen} …", file=sys.stderr)
     found = compare_layer_types(device=chosen)
     if out is not None:
-        style.save_figure(plot_layer_types(found), out)
+        figure_files.save_figure(plot_layer_types(found), out)
     return found
 
 
@@ -41,7 +41,7 @@ def plot_layer_types(found: LayerComparison) -> Figure:
         _draw_panel(axes, found, over)
     panels[0].set_ylabel("milliseconds a sequence, forward")
     handles = panels[0].get_legend_handles_labels()[0]
-    dashed = Line2D([], [], color=style.MUTED, label="multiplications counted,\nscaled to the last point", **DASHED)
+    dashed = Line2D([], [], color=style.theme().muted, label="multiplications counted,\nscaled to the last point", **DASHED)
     figure.legend(
         handles=[*handles, dashed],
         loc="outside lower center",
@@ -59,7 +59,7 @@ def _draw_panel(axes: Axes, found: LayerComparison, over: str) -> None:
     style.panel_title(axes, f"longer sequences (width d = {s.d})" if over == "n" else f"wider layers (n = {s.n} tokens)")
     axes.set_xscale("log", base=2)
     axes.set(yscale="log", xlabel="tokens n" if over == "n" else "width d")
-    for layer, colour, marker in zip(LAYER_TYPES, style.SERIES, style.MARKERS):
+    for layer, colour, marker in zip(LAYER_TYPES, style.theme().series, style.MARKERS):
         timings = sorted((t for t in found.over[over] if t.layer == layer.name), key=lambda t: (t.n, t.d))
         sizes = [getattr(t, over) for t in timings]
         low, median, high = ([1e3 * seconds for seconds in values] for values in zip(*(t.quartiles for t in timings)))

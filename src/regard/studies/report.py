@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from regard.files import atomic_write
+from regard.show.figures.figure_files import save_figure, to_svg
 from regard.show.figures.html_pages import HtmlReport, html_report
-from regard.show.figures.style import save_figure, to_svg
 
 
 def write_report(path: Path, report: HtmlReport, figures: Mapping[str, tuple[str, Figure]]) -> Path:

@@ -25,7 +25,7 @@ from regard.run.evaluate import evaluate
 from regard.run.train import train
 from regard.scoring.correlation import average_ranks, pearson
 from regard.show.explanation import explanation_figure
-from regard.show.figures.cue_figures import cue_accuracy_figure, cue_method_figure
+from regard.show.figures.curves import cue_accuracy_figure, cue_method_figure
 from regard.show.figures.html_pages import HtmlReport
 from regard.studies.cue_data import MODALITIES, Modality
 from regard.studies.report import write_report

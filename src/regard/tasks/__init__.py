@@ -46,13 +46,10 @@ def find_task(name: str, kind: str | None = None) -> Task:
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe in a TOML file, with `a.b=c` overrides applied. The data of a run may be inside its folder."""
-    settings, folder = recipes.read_settings(path, overrides), Path(path).parent
-    data = settings.get("data")
-    if Path(path).name == "recipe.toml" and isinstance(data, dict) and isinstance(root := data.get("root"), str):
-        inside = not Path(root).is_absolute() and root not in ("", ".") and (folder / root).is_dir()
-        data["root"] = str(folder / root) if inside else root
-    return build_recipe(settings, name=str(path))
+    """Return the recipe in a TOML file, with `a.b=c` overrides applied. A relative data.root starts at the working folder, or, if
+    the data is not there, at the recipe's own folder; that of a run at the run's folder first."""
+    recipe, path = build_recipe(recipes.read_settings(path, overrides), name=str(path)), Path(path)
+    return recipe.model_copy(update={"data": recipe.data.locate(path.parent, first=path.name == "recipe.toml")})
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Recipe:

@@ -209,9 +209,10 @@ class Run:
         *,
         kind: str | None = None,
         layer: int | None = None,
-        head: int | None = None,
+        head: int | str | None = None,
         token: str | int | None = None,
         max_tokens: int | None = None,
+        scale: str = "shown",
     ) -> "InlineFigure":
         """Show what the model attends to when it reads a text or an image, as a figure that displays by itself in a notebook.
 
@@ -220,13 +221,15 @@ class Run:
         (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
         the model, step by step); by default the alignment of a translation or the regions of an
         image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
-        counted from 1.
+        counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
+        "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
         """
         from regard.show.selection import ViewSelection
-        from regard.show.views import show_run
+        from regard.show.views import BEST_HEADS, best_head_name, show_run
 
-        selection = ViewSelection(view or "matrix", kind, layer, head, None if token is None else str(token))
-        plain = view is None and kind is None and token is None
+        head = best_head_name(self, str(head)) if head in BEST_HEADS else head
+        selection = ViewSelection.of(view or ("matrix" if token is None else "token"), kind, layer, head, token, scale=scale)
+        plain = view is None and token is None and kind is None and selection.kind in (None, "cross")
         return show_run(self, text, selection, plain=plain, max_tokens=max_tokens)
 
     # files, tokenizers and model

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -23,6 +24,7 @@ from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, SPECI
 MAX_ALPHABET = 1000
 CHECK_TEXTS = ["a word", "", "Wörter, 12 “Stück”; 漢字!\n"]
 PROBES = ("a", "the", "0", ".", "word")
+CONTINUATION = "·"
 END_TOKEN_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>")
 
 
@@ -74,9 +76,17 @@ class Tokenizer:
             else self.join_tokens(["a", token])[1:]
         )
 
-    def labels(self, ids: Sequence[int]) -> list[str]:
-        """Return tokens as words to show; a special token, or one without letters, by its name."""
-        return [piece.strip() or self.library.id_to_token(number) or "" for piece, number in zip(self.pieces(ids), ids)]
+    def labels(self, ids: Sequence[int], before: int | None = None) -> list[str]:
+        """Return adjacent tokens as words to show, where `before` is the token before them.
+
+        A token that continues the word before it begins with "·": rabb ·it; not so where all tokens are characters. White space
+        is "␣" or "↵"; a special token has its name."""
+        pieces = self.pieces(ids)
+        previous = ["" if before is None else self.piece(before), *pieces]
+        words = [piece.strip() or white_space_sign(piece) or self.library.id_to_token(i) or "" for piece, i in zip(pieces, ids)]
+        if self.is_character_level:
+            return words
+        return [CONTINUATION * continues_word(*pair) + word for pair, word in zip(zip(previous, pieces), words)]
 
     def join_tokens(self, tokens: Sequence[str]) -> str:
         """Return the text of tokens given as strings, by the library's decoder; without one, joined by spaces, as it does."""
@@ -93,12 +103,28 @@ class Tokenizer:
         return self.join_tokens(["a", "<0x42>"]) == "aB"
 
     @cached_property
+    def is_character_level(self) -> bool:
+        """Whether every token that is text is one character."""
+        return all(len(token) <= 1 for token, number in self.library.get_vocab().items() if number not in self.special_ids)
+
+    @cached_property
     def special_ids(self) -> set[int]:
         """Tokens that decoding skips."""
         return {number for number, token in self.library.get_added_tokens_decoder().items() if token.special}
 
     def to_json(self) -> str:
         return self.library.to_str()
+
+
+def continues_word(left: str, piece: str) -> bool:
+    """Return whether a piece of text goes on with the word at the end of the piece before it: letters or digits meet, in a script
+    that separates words by spaces."""
+    return bool(left and piece) and all(char.isalnum() and east_asian_width(char) not in "WF" for char in (left[-1], piece[0]))
+
+
+def white_space_sign(piece: str) -> str:
+    """Return a visible sign for a piece of white space; "" for an empty one."""
+    return "↵" if "\n" in piece else "␣" if piece else ""
 
 
 def train_tokenizer(settings: TokenSettings, texts: Iterable[str], more: Sequence[str] = ()) -> Tokenizer:

@@ -94,7 +94,7 @@ function showHeads(result, maps, image, request, { state: kept, remember }, onHe
   const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
   const drawTab = { Image: box => drawOnImage(box, maps, image, state), Lines: box => drawLines(box, maps, state, draw),
     Matrix: box => matrix(box, { rows: maps.queries, columns: maps.keys, weights: maps.weights[state.layer][state.head] },
-      { label: "attention of each token", absolute: maps.tile_size === 1 }) };
+      { label: "attention of each token" }) };
   const draw = () => {
     title.textContent = `Layer ${maps.layers[state.layer]}, head ${maps.heads[state.head]}`;
     onHead({ layer: maps.layers[state.layer], head: maps.heads[state.head] });

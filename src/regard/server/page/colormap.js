@@ -1,28 +1,10 @@
-// Colours of weights: a sequential map in OKLab, so that equal steps of weight look like equal steps (as in show/figures/style.py).
-import { clamp } from "./dom.js";
+// The colours of weights and heads in the theme of the page, and what is painted again when it changes.
+import { colourTable, formatWeight, headColour } from "./colours.js";
+import { clamp, element } from "./dom.js";
+import { paintScale } from "./drawing.js";
 
 const painters = new Map();
 let tables;
-
-function oklabToRgb([L, a, b]) {
-  const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3, m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-  const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
-  return [4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s, -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-          -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s].map(channel => {
-    const linear = clamp(channel, 0, 1);
-    return Math.round(255 * (linear <= 0.0031308 ? 12.92 * linear : 1.055 * linear ** (1 / 2.4) - 0.055));
-  });
-}
-
-// 256 colours from the background to the darkest (or, in the dark theme, lightest) one; `negative` is the rust map.
-function colourTable(dark, negative) {
-  return Array.from({ length: 256 }, (_, i) => {
-    const t = i / 255, hue = (negative ? 48 : dark ? 260 - 12 * t : 235 + 32 * t) * Math.PI / 180;
-    const lightness = dark ? 0.235 + 0.68 * t : 0.985 - (negative ? 0.5 : 0.7) * t;
-    const chroma = (dark ? 0.016 : 0.004) + 0.078 * Math.sin(Math.PI * t ** 0.9) ** 1.2 + (dark ? 0.02 : 0.05) * t + (negative ? 0.05 * t : 0);
-    return { rgb: oklabToRgb([lightness, chroma * Math.cos(hue), chroma * Math.sin(hue)]), text: lightness > 0.58 ? "#0b1017" : "#ffffff" };
-  });
-}
 
 const currentTables = () => tables ??= { positive: colourTable(isDark(), false), negative: colourTable(isDark(), true) };
 const tableIndex = weight => Math.round(255 * clamp(Math.abs(weight), 0, 1));
@@ -51,6 +33,11 @@ export function repaintAll() {
   for (const [node, paint] of painters) if (node.isConnected) paint(); else painters.delete(node);
 }
 
-const SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-export const seriesColour = (i, count) => count <= SERIES.length ? SERIES[i]
-  : `hsl(${Math.round(360 * i / count + 200) % 360} 62% ${i % 2 ? 44 : 58}%)`;
+export const seriesColour = (i, count) => headColour(i, count, isDark());
+
+// The legend of a scale of weights from 0 to `end`, with numbers.
+export function scaleLegend(end, name = "attention weight") {
+  const canvas = element("canvas", { role: "img", "aria-label": `${name} from 0 to ${formatWeight(end)}` });
+  paintOnThemeChange(canvas, () => paintScale(canvas, t => weightToRgb(t)));
+  return element("p", { class: "scale" }, element("span", {}, "0"), canvas, element("span", {}, formatWeight(end)), element("span", {}, name));
+}

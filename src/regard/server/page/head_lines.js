@@ -1,8 +1,9 @@
 // The head view: queries on the left, keys on the right, a line for each weight.
-import { cssVariable, paintOnThemeChange, seriesColour } from "./colormap.js";
+import { cssVariable, paintOnThemeChange, scaleLegend, seriesColour } from "./colormap.js";
 import { element, formatProbability } from "./dom.js";
-import { heaviestLines, meanOfWord, strokeLines, topIndices } from "./drawing.js";
-import { tileMap } from "./matrix.js";
+import { barWidth, heaviestAtWords, heaviestLines, meanOfWord, paintBars, strokeLines, topIndices } from "./drawing.js";
+import { scaleEnd } from "./colours.js";
+import { largestWeight, tileMap } from "./matrix.js";
 import { tokenList } from "./token_list.js";
 
 // Draw `heads`, a list of [name, weights]. `kept` is the query pinned at first; `onPin` follows it.
@@ -13,7 +14,8 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
   const box = element("div", { class: `lines step-${step}` }), readout = element("p", { class: "readout", "aria-live": "polite" });
   const instructions = "Point at a token to see only its lines; a click pins it.";
   let current = null;
-  const everyHead = [...maps.keys()], weightOf = (head, t, s) => maps[head].weights[t][s];
+  const end = scaleEnd(Math.max(...maps.map(map => largestWeight(map.weights))));
+  const everyHead = [...maps.keys()], weightOf = (head, t, s) => maps[head].weights[t][s] / end;
   const pointAt = side => i => {
     current = i === null ? null : { side, index: i };
     const sums = current && meanOfWord(everyHead, side, i, side ? T : S, weightOf);
@@ -21,7 +23,7 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
     right.shade(current && !side ? sums : null);
     const [tokens, others] = side ? [columns, rows] : [rows, columns];
     readout.textContent = current ? tokens[i] + (side ? " is attended to by " : " attends to ")
-      + (topIndices(sums).map(j => `${others[j]} ${formatProbability(sums[j])}`).join(", ") || "nothing above 0.02") : instructions;
+      + (topIndices(sums).map(j => `${others[j]} ${formatProbability(end * sums[j])}`).join(", ") || "nothing above 0.02") : instructions;
     paint();
   };
   const left = tokenList(box, rows, { label: `queries: ${attentionName}`, name: "column", onPoint: pointAt(0), onPin, kept });
@@ -34,8 +36,14 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.height = `${height}px`;
     context.scale(ratio, ratio);
-    strokeLines(context, heaviestLines(everyHead, T, S, weightOf, { only: current }), { width, step, thickness: step < 20 ? 1.2 : 2, curved: true,
-      colour: head => maps.length === 1 ? cssVariable("accent") : seriesColour(head, maps.length) });
+    const wide = barWidth(maps.length), edge = wide * maps.length + (wide ? 5 : 0), colour = head => maps.length === 1 ? cssVariable("accent") : seriesColour(head, maps.length);
+    const lines = heaviestLines(everyHead, T, S, weightOf, { only: current }), bars = { wide, step, colour, heads: everyHead, background: cssVariable("tint") };
+    context.save();
+    context.translate(edge, 0);
+    strokeLines(context, lines, { width: width - 2 * edge, step, thickness: step < 20 ? 1.2 : 2, curved: true, colour, heads: everyHead });
+    context.restore();
+    if (wide) paintBars(context, heaviestAtWords(lines, 0, T, everyHead), { ...bars, left: 0 });
+    if (wide) paintBars(context, heaviestAtWords(lines, 1, S, everyHead), { ...bars, left: width - edge + 5 });
   };
   readout.textContent = instructions;
   if (maps.length > 1) parent.append(element("p", { class: "legend" }, ...maps.map(({ name }, i) => {
@@ -44,7 +52,7 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
     return element("span", {}, dot, name);
   })));
   const scroll = element("div", { class: "scroll tall", tabindex: longest > 24 ? 0 : null }, box);
-  parent.append(scroll, readout);
+  parent.append(scroll, scaleLegend(end, maps.length > 1 ? "attention weight; bars: the heaviest line of each head" : undefined), readout);
   paintOnThemeChange(canvas, paint);
   left.restore();
   new ResizeObserver(() => { if (canvas.isConnected) paint(); }).observe(scroll);

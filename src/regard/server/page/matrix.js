@@ -1,5 +1,6 @@
 // An attention matrix on a canvas: queries down, keys across.
 import { cssVariable, paintOnThemeChange, weightToRgb } from "./colormap.js";
+import { formatWeight, scaleEnd } from "./colours.js";
 import { clamp, element, formatProbability, range, truncate, visibleToken } from "./dom.js";
 import { enlargeCells, paintCells } from "./drawing.js";
 
@@ -29,11 +30,11 @@ export function drawPixels(weights, darkest = 1) {
 
 export const largestWeight = weights => weights.reduce((largest, row) => row.reduce((a, b) => Math.max(a, b), largest), 1e-6);
 
-// Draw a matrix. `onPoint` gets [row, column] under the pointer, or null. With `absolute`, a weight of 1 is darkest; otherwise the
-// largest weight is.
-export function matrix(parent, map, { label, onPoint, absolute = true, link = " → " }) {
+// Draw a matrix. `onPoint` gets [row, column] under the pointer, or null. The colours end at the largest weight, rounded up, or with
+// `absolute` at 1; a legend has the numbers.
+export function matrix(parent, map, { label, onPoint, absolute = false, link = " → " }) {
   const { rows, columns, weights, tileSize } = tileMap(map), [R, C] = [rows.length, columns.length];
-  const darkest = absolute && tileSize === 1 ? 1 : largestWeight(weights);
+  const end = absolute ? 1 : scaleEnd(largestWeight(weights));
   const counts = [map.rows, map.columns].map(tokens => tokens.length.toLocaleString("en"));
   const box = element("div", { class: "scroll" }), readout = element("p", { class: "readout" });
   const canvas = element("canvas", { class: "map", tabindex: 0, role: "img",
@@ -59,7 +60,7 @@ export function matrix(parent, map, { label, onPoint, absolute = true, link = " 
     canvas.width = width * ratio; canvas.height = height * ratio;
     canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
     context.scale(ratio, ratio);
-    enlargeCells(context, drawPixels(weights, darkest), { left, top, wide: cellWidth, tall: cellHeight, line: cssVariable("card") });
+    enlargeCells(context, drawPixels(weights, end), { left, top, wide: cellWidth, tall: cellHeight, line: cssVariable("card") });
     context.strokeStyle = cssVariable("line"); context.strokeRect(left - 0.5, top - 0.5, C * cellWidth + 1, R * cellHeight + 1);
     paintLabels(context);
     if (current) {
@@ -126,7 +127,7 @@ export function matrix(parent, map, { label, onPoint, absolute = true, link = " 
     scale.width = 64; scale.height = 1;
     scale.getContext("2d").drawImage(colours, 0, 0);
   });
-  const legend = element("p", { class: "scale" }, signed ? formatProbability(-darkest) : "0", scale, formatProbability(darkest));
+  const legend = element("p", { class: "scale" }, signed ? formatWeight(-end) : "0", scale, formatWeight(end));
   box.append(canvas);
   readout.textContent = instructions;
   readout.setAttribute("aria-live", "polite");

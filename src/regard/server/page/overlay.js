@@ -1,4 +1,5 @@
-// A weight map over an image: bright where the weight is high.
+// A weight map over an image, in colour.
+import { overlayColour } from "./colours.js";
 import { element } from "./dom.js";
 
 const MAX_SIDE = 640;
@@ -14,21 +15,24 @@ export function loadImage(url) {
   });
 }
 
-// Draw the image, darkened where `map` (rows of columns) is low; negative weights are rust. Smoothed between patches.
-export function drawOverlay(canvas, image, map, { strength = 0.82 } = {}) {
+// Draw the image, half grey, with `map` (rows of columns) in colour over it, smoothed between patches; negative weights are blue. `end` is
+// the weight of the strongest colour, by default the largest.
+export function drawOverlay(canvas, image, map, { end } = {}) {
   const scale = Math.max(1, Math.min(8, MAX_SIDE / Math.max(image.width, image.height)));
   canvas.width = Math.round(image.width * scale); canvas.height = Math.round(image.height * scale);
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = scale < 2;
+  context.filter = map ? "grayscale(0.6)" : "none";
   context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  context.filter = "none";
   if (!map) return;
-  const largest = map.reduce((found, row) => row.reduce((a, b) => Math.max(a, Math.abs(b)), found), 1e-9);
+  const largest = end ?? map.reduce((found, row) => row.reduce((a, b) => Math.max(a, Math.abs(b)), found), 1e-9);
   const small = element("canvas", { width: map[0].length, height: map.length }), smallContext = small.getContext("2d");
   const shadow = smallContext.createImageData(small.width, small.height);
   map.forEach((row, y) => row.forEach((weight, x) => {
     const offset = 4 * (y * small.width + x);
-    shadow.data.set(weight < 0 ? [150, 60, 10] : [12, 16, 24], offset);
-    shadow.data[offset + 3] = Math.round(255 * strength * (weight < 0 ? Math.max(0.6, -weight / largest) : 1 - weight / largest));
+    const [red, green, blue, opacity] = overlayColour(weight / largest);
+    shadow.data.set([red, green, blue, Math.round(255 * opacity)], offset);
   }));
   smallContext.putImageData(shadow, 0, 0);
   context.imageSmoothingEnabled = true;

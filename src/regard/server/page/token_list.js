@@ -6,7 +6,7 @@ import { element, rovingTabindex, visibleToken } from "./dom.js";
 export function alignTokens(text, tokens) {
   let position = 0;
   const aligned = tokens.map(token => {
-    const plain = token.trim(), blank = /^[Ġ▁Ċ]*$/.test(plain), space = /^\s*/.exec(text.slice(position))[0];
+    const plain = token.trim().replace(/^·(?=.)/, ""), blank = /^[Ġ▁Ċ␣↵]*$/.test(plain), space = /^\s*/.exec(text.slice(position))[0];
     const span = blank ? space.slice(0, 1) : space + plain;
     if (!span || !text.startsWith(span, position)) return null;
     position += span.length;

@@ -68,7 +68,7 @@ def architecture_figure(diagram: ModelDiagram, *, title: str | None = None) -> F
         source = ends[-1] if ends else None
         is_last = number == len(diagram.stacks) - 1
         ends.append(draw_stack(axes, stack, left, source, diagram.returns if is_last else ""))
-    style.draw_text(figure, style.MARGIN, top + tall + 0.24, diagram.facts, fontsize=style.SMALL, color=style.MUTED)
+    style.draw_text(figure, style.MARGIN, top + tall + 0.24, diagram.facts, fontsize=style.SMALL, color=style.theme().muted)
     return figure
 
 
@@ -100,7 +100,7 @@ def draw_stack(
             y = draw_box(axes, norm, left, y)
     y += GAP / 2
     frame = FancyBboxPatch((left - RAIL, bottom), WIDTH + 2 * RAIL, y - bottom, boxstyle="round,pad=0,rounding_size=0.1")
-    frame.set(facecolor="none", edgecolor=style.MUTED, linestyle=(0, (4, 3)), linewidth=0.9)
+    frame.set(facecolor="none", edgecolor=style.theme().muted, linestyle=(0, (4, 3)), linewidth=0.9)
     axes.add_patch(frame)
     axes.text(
         left - RAIL - 0.08,
@@ -111,7 +111,9 @@ def draw_stack(
         fontsize=style.TITLE,
         fontweight="bold",
     )
-    axes.text(left + WIDTH + RAIL - 0.06, y - 0.05, stack.name, ha="right", va="top", fontsize=style.SMALL, color=style.MUTED)
+    axes.text(
+        left + WIDTH + RAIL - 0.06, y - 0.05, stack.name, ha="right", va="top", fontsize=style.SMALL, color=style.theme().muted
+    )
     for box in stack.above:
         y = draw_box(axes, box, left, y)
     if returns:
@@ -124,12 +126,19 @@ def draw_box(axes: Axes, box: Box, left: float, y: float) -> float:
     """Draw a box with an arrow into it; return its upper edge."""
     arrow(axes, (left + WIDTH / 2, y), (left + WIDTH / 2, y + GAP))
     patch = FancyBboxPatch((left, y + GAP), WIDTH, HIGH, boxstyle="round,pad=0,rounding_size=0.06")
-    patch.set(facecolor=COLOURS[box.kind], edgecolor=style.TEXT, linewidth=0.8)
+    patch.set(facecolor=COLOURS[box.kind], edgecolor=style.theme().text, linewidth=0.8)
     axes.add_patch(patch)
     middle, at = left + WIDTH / 2, y + GAP + HIGH / 2
     axes.text(middle, at + (0.075 if box.shape else 0), box.name, ha="center", va="center", fontsize=style.BODY, parse_math=False)
     axes.text(
-        middle, at - 0.1, box.shape, ha="center", va="center", fontsize=style.SMALL - 1, color=style.MUTED, parse_math=False
+        middle,
+        at - 0.1,
+        box.shape,
+        ha="center",
+        va="center",
+        fontsize=style.SMALL - 1,
+        color=style.theme().muted,
+        parse_math=False,
     )
     return y + GAP + HIGH
 
@@ -137,11 +146,11 @@ def draw_box(axes: Axes, box: Box, left: float, y: float) -> float:
 def draw_sum(axes: Axes, left: float, start: float, y: float) -> float:
     """Draw the residual connection around what lies between two heights; return the height above the sum."""
     middle, side, at = left + WIDTH / 2, left - RAIL / 2, y + GAP
-    axes.plot([middle, side, side], [start + 0.04, start + 0.04, at], color=style.MUTED, linewidth=0.9)
-    arrow(axes, (side, at), (middle - SUM / 2, at), style.MUTED)
+    axes.plot([middle, side, side], [start + 0.04, start + 0.04, at], color=style.theme().muted, linewidth=0.9)
+    arrow(axes, (side, at), (middle - SUM / 2, at), style.theme().muted)
     arrow(axes, (middle, y), (middle, at - SUM / 2))
     axes.text(middle, at, "+", ha="center", va="center", fontsize=style.BODY, bbox={
-        "boxstyle": "circle,pad=0.15", "facecolor": style.PAPER, "edgecolor": style.TEXT, "linewidth": 0.8
+        "boxstyle": "circle,pad=0.15", "facecolor": style.theme().paper, "edgecolor": style.theme().text, "linewidth": 0.8
     })  # fmt: skip
     return at + SUM / 2
 
@@ -150,12 +159,21 @@ def draw_source(axes: Axes, source: tuple[float, float], left: float, at: float)
     """Draw the way from the encoder's output to the keys and values of the decoder."""
     x, y = source
     between = left - RAIL - APART / 2
-    axes.plot([x, x, between, between], [y, y + GAP, y + GAP, at], color=style.OUTLINE, linewidth=1.1)
-    arrow(axes, (between, at), (left, at), style.OUTLINE)
-    axes.text(left - RAIL - 0.06, at + 0.08, "k, v", ha="right", fontsize=style.SMALL, color=style.OUTLINE)
+    axes.plot([x, x, between, between], [y, y + GAP, y + GAP, at], color=style.theme().outline, linewidth=1.1)
+    arrow(axes, (between, at), (left, at), style.theme().outline)
+    axes.text(left - RAIL - 0.06, at + 0.08, "k, v", ha="right", fontsize=style.SMALL, color=style.theme().outline)
 
 
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str = style.TEXT) -> None:
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str | None = None) -> None:
     axes.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=7, color=colour, linewidth=0.9, shrinkA=0, shrinkB=0)
+        FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=7,
+            color=colour or style.theme().text,
+            linewidth=0.9,
+            shrinkA=0,
+            shrinkB=0,
+        )
     )

@@ -38,11 +38,6 @@ class AttentionMaps:
         assert self.weights.shape == shape and self.weights.size, f"expected weights {shape}, got {self.weights.shape}"
 
     @property
-    def darkest(self) -> float:
-        """The weight drawn darkest: 1, or for tiles the largest one."""
-        return 1.0 if self.tile == 1 else float(np.clip(self.weights.max(), 1e-6, 1))
-
-    @property
     def sharpest_layer(self) -> int:
         """The layer whose mean over heads has the lowest entropy."""
         return sharpest_layer(self.weights)

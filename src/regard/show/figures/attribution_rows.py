@@ -81,7 +81,7 @@ def attribution_rows_figure(rows: AttributionRows, *, title: str = "", verdict: 
     text_height = texts * (lines * LINE + PAD) + 0.34
     height = note + text_height + over + 0.25 + len(rows.methods) * CELL + 0.42
     figure, top = style.titled_figure(title, width, height)
-    style.draw_text(figure, style.MARGIN, top, words, fontsize=style.BODY, color=style.MUTED, va="top", linespacing=1.35)
+    style.draw_text(figure, style.MARGIN, top, words, fontsize=style.BODY, color=style.theme().muted, va="top", linespacing=1.35)
     top += note
     for number in range(texts):
         at = top + number * (lines * LINE + PAD)
@@ -144,7 +144,7 @@ def highlight_tokens(
             linewidth=0,
         )
         figure.add_artist(box)
-        ink = style.PAPER if is_dark(colour) else style.TEXT
+        ink = style.THEMES["light"].paper if is_dark(colour) else style.THEMES["light"].text
         style.draw_text(figure, left + at.left + PAD, middle, token, fontsize=style.BODY, color=ink)
 
 
@@ -164,17 +164,17 @@ def draw_measures(figure: Figure, rows: AttributionRows, left: float, top: float
         start = left + number * (BAR + NUMBER + GAP)
         axes = style.axes_at(figure, start, top, BAR, high)
         low, most = min(0.0, random, *values), max(1e-9, random, *values)
-        axes.barh(np.arange(len(values)) + 0.5, values, height=0.56, color=style.SERIES[0], alpha=0.75)
-        axes.axvline(0, color=style.FAINT, linewidth=0.8)
-        axes.axvline(random, color=style.OUTLINE, linewidth=1.1, dashes=(3, 2))
+        axes.barh(np.arange(len(values)) + 0.5, values, height=0.56, color=style.theme().series[0], alpha=0.75)
+        axes.axvline(0, color=style.theme().faint, linewidth=0.8)
+        axes.axvline(random, color=style.theme().outline, linewidth=1.1, dashes=(3, 2))
         axes.set(xlim=(low, most), ylim=(len(values), 0), xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         for row, value in enumerate(values):
             style.draw_text(figure, start + BAR + 0.06, top + (row + 0.5) * CELL, f"{value:z.2f}", fontsize=style.SMALL)
         style.draw_text(figure, start, top - 0.27, name, fontsize=style.SMALL, fontweight="bold")
-        style.draw_text(figure, start, top - 0.12, f"{better}, {rows.unit}", fontsize=style.SMALL - 1, color=style.MUTED)
+        style.draw_text(figure, start, top - 0.12, f"{better}, {rows.unit}", fontsize=style.SMALL - 1, color=style.theme().muted)
         text = f"dashed: random, {random:z.2f}"
-        style.draw_text(figure, start, top + high + 0.12, text, fontsize=style.SMALL - 1, color=style.OUTLINE)
+        style.draw_text(figure, start, top + high + 0.12, text, fontsize=style.SMALL - 1, color=style.theme().outline)
 
 
 def draw_scale(figure: Figure, rows: AttributionRows, left: float, top: float) -> None:
@@ -184,7 +184,7 @@ def draw_scale(figure: Figure, rows: AttributionRows, left: float, top: float) -
     bar = style.colour_bar(axes, scale, style.diverging_colormap(), orientation="horizontal", ticks=[-rows.reach, 0, rows.reach])
     bar.ax.set_xticklabels([f"−{rows.reach:.0%}", "0", f"+{rows.reach:.0%}"])
     text = "of all that the method assigns\nblue supports the output, orange speaks against it"
-    style.draw_text(figure, left + 2.1, top + 0.1, text, fontsize=style.SMALL - 0.5, color=style.MUTED, linespacing=1.25)
+    style.draw_text(figure, left + 2.1, top + 0.1, text, fontsize=style.SMALL - 0.5, color=style.theme().muted, linespacing=1.25)
 
 
 # in a terminal

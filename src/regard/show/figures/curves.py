@@ -3,25 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regard.show.figures.head_views import head_colours
 from regard.show.figures.labels import label
 from regard.show.figures.style import (
-    FAINT,
     MARGIN,
     MARKERS,
-    MUTED,
-    SERIES,
     SMALL,
     axes_at,
     house_style,
     panel_title,
+    theme,
     titled_figure,
 )
 
-GRID: dict[str, Any] = dict(axis="y", color=FAINT, linewidth=0.5)
+GRID: dict[str, Any] = dict(axis="y", linewidth=0.5)
 
 
 def plot_axes(xlabel: str, ylabel: str, width: float = 5.6) -> tuple[Figure, Axes]:
@@ -51,7 +50,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         right = axes.twinx()
         right.set(ylabel="BLEU", ylim=(0, 100))
         lines += right.plot(
-            *zip(*scores), marker="s", markersize=3, linewidth=1.2, color=SERIES[2], label="validation BLEU (greedy)"
+            *zip(*scores), marker="s", markersize=3, linewidth=1.2, color=theme().series[2], label="validation BLEU (greedy)"
         )
     axes.legend(handles=lines, loc="center right")
     return figure
@@ -66,7 +65,7 @@ def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
             [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
             [one["score"] for one in bins],
             yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
-            color=SERIES[number % len(SERIES)],
+            color=theme().series[number % len(theme().series)],
             marker=MARKERS[number % len(MARKERS)],
             markersize=4,
             linewidth=1.2,
@@ -88,7 +87,7 @@ def score_over_length(
 ) -> Figure:
     """Draw the score at each tested length with intervals; the dashed line is the longest length in training."""
     figure, axes = plot_axes("length", metric)
-    for (name, points), colour, marker in zip(series.items(), SERIES, MARKERS):
+    for (name, points), colour, marker in zip(series.items(), theme().series, MARKERS):
         lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
         errors = [
             [max(0.0, point["score"] - point["low"]) for point in points],
@@ -97,7 +96,7 @@ def score_over_length(
         axes.errorbar(
             lengths, scores, yerr=errors, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
         )
-    axes.axvline(trained, color=MUTED, linewidth=0.9, dashes=(4, 3))
+    axes.axvline(trained, color=theme().muted, linewidth=0.9, dashes=(4, 3))
     axes.annotate(
         "longest trained",
         (trained, 1.02),
@@ -105,7 +104,7 @@ def score_over_length(
         ha="center",
         va="bottom",
         fontsize=SMALL,
-        color=MUTED,
+        color=theme().muted,
     )
     axes.set_ylim(-3, 103)
     axes.legend()
@@ -124,7 +123,7 @@ def erasure_curves(
     """Draw the score lost over the number or percentage of features erased or kept, the "top" of each point: a panel per kind, a
     line per method, intervals as bands. The line called `baseline` is dashed."""
     names = list(dict.fromkeys(name for series in panels.values() for name in series if name != baseline))
-    colours = dict(zip(names, head_colours(len(names)))) | {baseline: MUTED}
+    colours = dict(zip(names, head_colours(len(names)))) | {baseline: theme().muted}
     markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)} | {baseline: ""}
     steps = list(dict.fromkeys(point["top"] for series in panels.values() for points in series.values() for point in points))
     width, wide, high, left = 1.05 + len(panels) * 3.95 + 1.5, 3.5, 2.3, 0.72  # inches
@@ -158,4 +157,53 @@ def erasure_curves(
     handles, labels = figure.axes[0].get_legend_handles_labels()
     corner = ((left + len(panels) * (wide + 0.45) - 0.2) / width, 1 - top / (top + high + 0.5))
     figure.legend(handles, labels, loc="upper left", borderaxespad=0, borderpad=0, bbox_to_anchor=corner)
+    return figure
+
+
+@house_style()
+def cue_accuracy_figure(scores: Sequence[tuple[str, bool, Mapping[str, float]]], sets: Mapping[str, str]) -> Figure:
+    """Draw accuracies, (modality, trained with the cue, accuracy by test set): bars are means over seeds, points are seeds."""
+    panels = list(dict.fromkeys(name for name, _, _ in scores))
+    figure = Figure(figsize=(3.7 * len(panels) + 0.6, 2.8), layout="constrained")
+    for number, name in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        panel_title(axes, name)
+        for side, planted in enumerate((True, False)):
+            found = [[accuracy[key] for key in sets] for one, kind, accuracy in scores if (one, kind) == (name, planted)]
+            if not found:
+                continue
+            at = np.arange(len(sets)) + 0.36 * (side - 0.5)
+            label = f"trained {'with' if planted else 'without'} the cue"
+            axes.bar(at, np.mean(found, axis=0), width=0.34, color=theme().series[1 if planted else 0], alpha=0.8, label=label)
+            for row in found:
+                axes.plot(at, row, linestyle="", marker="o", markersize=3, color="black")
+        axes.axhline(50, color=theme().muted, linewidth=0.9, dashes=(4, 3))
+        names = [text.replace(" on ", "\non ").replace(" the cue", "\nthe cue") for text in sets.values()]
+        axes.set_xticks(range(len(sets)), names)
+        axes.set(ylim=(0, 104), ylabel="accuracy, percent" if number == 0 else "")
+        axes.grid(**GRID)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+@house_style()
+def cue_method_figure(points: Sequence[tuple[str, str, float, float]]) -> Figure:
+    """Draw methods, (modality, method, advantage, how often the cue is first), a point for each seed."""
+    panels = list(dict.fromkeys(name for name, _, _, _ in points))
+    methods = list(dict.fromkeys(method for _, method, _, _ in points))
+    figure = Figure(figsize=(3.5 * len(panels) + 1.9, 2.9), layout="constrained")
+    for number, name in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        panel_title(axes, name)
+        for index, method in enumerate(methods):
+            found = [(advantage, 100 * first) for one, kind, advantage, first in points if (one, kind) == (name, method)]
+            colour, marker = theme().series[index % len(theme().series)], (*MARKERS, "X")[index % 8]
+            if found:
+                axes.plot(*zip(*found), linestyle="", marker=marker, color=colour, markersize=6, alpha=0.8, label=method)
+        axes.set(ylim=(-4, 104), xlabel="advantage over random features, nats")
+        axes.set_ylabel("cue ranked first, %" if number == 0 else "")
+        axes.grid(**GRID)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=SMALL)
     return figure

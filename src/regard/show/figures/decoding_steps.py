@@ -10,9 +10,19 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.attention_maps import tile_labels, tile_weights
-from regard.show.figures.html_pages import encode_bytes, script_page
+from regard.show.figures.html_pages import script_page
 from regard.show.figures.labels import SHADES, label, terminal_width
-from regard.show.figures.matrix import BAR, GAP, CellSize, draw_cells, draw_colour_bar, draw_grid, label_axes, label_extent
+from regard.show.figures.matrix import (
+    BAR,
+    GAP,
+    CellSize,
+    draw_cells,
+    draw_colour_bar,
+    draw_grid,
+    label_axes,
+    label_extent,
+    weight_scale,
+)
 
 MAX_STEPS, MAX_FIGURE_KEYS, MAX_PAGE_KEYS = 60, 72, 48
 """Steps and keys of a figure; keys of one step in a page, the heaviest."""
@@ -22,19 +32,19 @@ MIN_SHOWN = 0.005
 STYLE = """
 .bar button { min-width: 2.4rem; }
 #stage { max-height: none; line-height: 1.75; font-size: 15px; }
-#stage h3 { font-size: 11.5px; font-weight: 400; color: #646b78; margin: .7rem 0 .15rem; line-height: 1.3; }
+#stage h3 { font-size: 11.5px; font-weight: 400; color: var(--soft); margin: .7rem 0 .15rem; line-height: 1.3; }
 #stage h3:first-child { margin-top: 0; }
 #stage .text { max-height: 22vh; overflow: auto; overflow-wrap: anywhere; padding: 2px; }
 #stage .text span { padding: .1rem .22rem; border-radius: 3px; white-space: pre-wrap; }
-#stage .text .now { font-weight: 700; outline: 1.5px solid #d55e00; }
+#stage .text .now { font-weight: 700; outline: 1.5px solid var(--rust); }
 #stage .text .later { opacity: .22; }
 #stage .alternatives { display: grid; grid-template-columns: max-content 1fr; gap: 2px 10px; align-items: center;
                max-width: 34rem;
                font-size: 13px; line-height: 1.4; font-variant-numeric: tabular-nums; min-height: 8.2rem; align-content: start; }
 #stage .alternatives b, #stage .alternatives span { text-align: right; white-space: pre; }
 #stage .alternatives div, td .p { display: flex; align-items: center; gap: 6px; }
-#stage .alternatives i, td .p i { display: block; height: .65rem; background: #24476f; }
-#stage .alternatives span + div i { background: #9fb6d1; }
+#stage .alternatives i, td .p i { display: block; height: .65rem; background: var(--accent); }
+#stage .alternatives span + div i { background: color-mix(in srgb, var(--accent) 45%, transparent); }
 td .p i { background: var(--soft); } td .p { min-width: 7.5rem; }
 .steps td, .steps th { padding-right: 1.1rem; }
 .steps td:nth-child(n + 4) { min-width: 12rem; }
@@ -90,7 +100,7 @@ class GenerationTrace:
 
 
 @style.house_style()
-def generation_figure(trace: GenerationTrace, *, title: str | None = None, first: int = 0) -> Figure:
+def generation_figure(trace: GenerationTrace, *, title: str | None = None, first: int = 0, absolute: bool = False) -> Figure:
     """Draw a row per step: the token, its probability as a bar, the alternatives, its attention weights."""
     shown, window_note = trace.window(first, MAX_STEPS)
     steps = [trace.steps[index] for index in shown]
@@ -98,12 +108,12 @@ def generation_figure(trace: GenerationTrace, *, title: str | None = None, first
     keys, weights = tile_labels(trace.keys, size), tile_weights(trace.weights[None, shown.start : shown.stop], 1)[0]
     if size > 1:
         weights = np.add.reduceat(weights, np.arange(0, len(trace.keys), size), axis=1)
-    darkest = 1.0 if size == 1 else float(np.clip(weights.max(), 1e-6, 1))
+    end = weight_scale(weights, absolute)
     notes = [note for note in (trace.name, window_note, f"tiles of {size} keys" if size > 1 else "", trace.note) if note]
     words, numbers = [label(step.word, 20) for step in steps], [str(index + 1) for index in shown]
     others = [[f"{label(word, 14)} {p:.2f}" for word, p in step.others if p >= MIN_SHOWN] for step in steps]
     cell = CellSize(ROW if len(keys) <= 40 else 0.17, 9 if len(keys) <= 40 else 7.5, 55)
-    small = dict(fontsize=style.SMALL, color=style.MUTED)
+    small = dict(fontsize=style.SMALL, color=style.theme().muted)
     at_words = style.MARGIN + float(style.text_widths(numbers, style.SMALL).max()) + 0.12
     at_bars = at_words + float(style.text_widths(words, style.BODY, "bold").max()) + 0.14
     at_others = [at_bars + BARS + 0.42]
@@ -129,11 +139,11 @@ def generation_figure(trace: GenerationTrace, *, title: str | None = None, first
         for x, text in zip(at_others, others[row]):
             style.draw_text(figure, x, y, text, **small)
     axes = style.axes_at(figure, left, top, len(keys) * cell.cell, len(steps) * ROW)
-    draw_cells(axes, weights, darkest)
+    draw_cells(axes, weights, end)
     draw_grid(axes, weights.shape, (cell.cell, ROW))
     label_axes(axes, keys, [""] * len(steps), cell)
     high = float(np.clip(len(steps) * ROW, 1.15, 2.4))
-    draw_colour_bar(style.axes_at(figure, left + len(keys) * cell.cell + 2 * GAP, top, BAR, high), darkest)
+    draw_colour_bar(style.axes_at(figure, left + len(keys) * cell.cell + 2 * GAP, top, BAR, high), end)
     return figure
 
 
@@ -154,15 +164,16 @@ def generation_text(trace: GenerationTrace, first: int = 0) -> str:
     return "\n".join([*lines, "", "; ".join(part for part in (trace.name, note, trace.note) if part)])
 
 
-def generation_page(trace: GenerationTrace, *, title: str, first: int = 0) -> str:
+def generation_page(trace: GenerationTrace, *, title: str, first: int = 0, absolute: bool = False) -> str:
     """Return a page with all steps as a table, readable without a script; with one, buttons and arrow keys go through them."""
+    end = weight_scale(trace.weights, absolute)
     top_keys = [trace.top_keys(step, MAX_PAGE_KEYS) for step in range(len(trace.steps))]
     data: dict[str, Any] = {
-        "ramp": encode_bytes(np.round(style.sequential_colormap()(np.arange(256))[:, :3] * 255)),
         "at": first,
+        "end": end,
         "own": trace.own,
         "keys": [label(key, 40) for key in trace.keys],
-        "weights": [[[key, round(255 * weight)] for key, weight in row] for row in top_keys],
+        "weights": [[[key, float(f"{weight:.4g}")] for key, weight in row] for row in top_keys],
         "steps": [
             {
                 "word": label(step.word, 40),
@@ -172,7 +183,7 @@ def generation_page(trace: GenerationTrace, *, title: str, first: int = 0) -> st
             for step in trace.steps
         ],
     }
-    rows = "\n".join(table_row(trace, step, top_keys[step][:5]) for step in range(len(trace.steps)))
+    rows = "\n".join(table_row(trace, step, top_keys[step][:5], end) for step in range(len(trace.steps)))
     shaded = (
         f"of the {len(trace.keys):,} keys, the {MAX_PAGE_KEYS} heaviest are shaded" if len(trace.keys) > MAX_PAGE_KEYS else ""
     )
@@ -185,13 +196,14 @@ def generation_page(trace: GenerationTrace, *, title: str, first: int = 0) -> st
     return script_page(title, body, data, "generation.js", STYLE)
 
 
-def table_row(trace: GenerationTrace, index: int, top_keys: Sequence[tuple[int, float]]) -> str:
+def table_row(trace: GenerationTrace, index: int, top_keys: Sequence[tuple[int, float]], end: float) -> str:
     step = trace.steps[index]
     others = "".join(
         f'<span class="other">{escape(label(word, 24))} {p:.2f}</span> ' for word, p in step.others if p >= MIN_SHOWN
     )
     chips = "".join(
-        f'<span class="key" style="{shade_css(weight)}">{escape(label(trace.keys[key], 24))} {weight:.2f}</span> '
+        f'<span class="key" style="{shade_css(weight / end)}">{escape(label(trace.keys[key], 24))} '
+        f"{style.format_weight(weight)}</span> "
         for key, weight in top_keys
     )
     return (
@@ -201,6 +213,6 @@ def table_row(trace: GenerationTrace, index: int, top_keys: Sequence[tuple[int, 
     )
 
 
-def shade_css(weight: float) -> str:
-    red, green, blue = (round(255 * float(part)) for part in style.sequential_colormap()(min(1.0, weight))[:3])
-    return f"background: rgb({red} {green} {blue}); color: {'#fff' if weight > 0.45 else '#1d2330'}"
+def shade_css(strength: float) -> str:
+    """Return the style of a word as strong as its weight, from 0 to 1, readable in both themes."""
+    return f"background: color-mix(in srgb, var(--accent) {round(45 * strength)}%, transparent)"

@@ -50,15 +50,17 @@ def draw_halting_column(axes: Axes, column: HaltingColumn, words: Sequence[str],
     row, step = np.meshgrid(np.arange(len(words)), np.arange(1, column.most + 1), indexing="ij")
     taken = step <= np.asarray(column.steps)[:, None]  # (tokens, steps)
     size = font * 2.6
-    axes.scatter(step[taken], row[taken], s=size, color=style.SERIES[0], linewidths=0)
-    axes.scatter(step[~taken], row[~taken], s=size * 0.3, color=style.FAINT, linewidths=0)
+    axes.scatter(step[taken], row[taken], s=size, color=style.theme().series[0], linewidths=0)
+    axes.scatter(step[~taken], row[~taken], s=size * 0.3, color=style.theme().faint, linewidths=0)
     for index, steps in enumerate(column.steps):
-        axes.text(column.most + 0.75, index, f"{steps}", fontsize=font - 1, color=style.MUTED, va="center_baseline")
+        axes.text(column.most + 0.75, index, f"{steps}", fontsize=font - 1, color=style.theme().muted, va="center_baseline")
     axes.set(xlim=(0.4, column.most + 2), ylim=(len(words) - 0.5, -0.5))
     axes.xaxis.tick_top()
     every = 1 if column.most <= 8 else 4
     axes.set_xticks(range(every, column.most + 1, every), [f"{n}" for n in range(every, column.most + 1, every)])
-    axes.set_yticks(range(len(words)), words, ha="right", va="center_baseline", fontsize=font, color=style.TEXT, parse_math=False)
+    axes.set_yticks(
+        range(len(words)), words, ha="right", va="center_baseline", fontsize=font, color=style.theme().text, parse_math=False
+    )
     axes.tick_params(length=0, pad=GAP * 36)
     axes.spines[:].set_visible(False)
 

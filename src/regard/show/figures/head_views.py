@@ -8,27 +8,30 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.collections import LineCollection
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from regard.show.figures import style
 from regard.show.figures.attention_maps import TINY, AttentionMaps
 from regard.show.figures.labels import SHADES, label
-from regard.show.figures.matrix import BAR, GAP, draw_cells, draw_colour_bar
+from regard.show.figures.matrix import BAR, GAP, draw_cells, draw_colour_bar, weight_scale
 
 MIN_WEIGHT, MAX_LINES = 0.02, 6000
-"""Lighter lines are not drawn, and only this many of the heaviest."""
+"""Lighter lines are not drawn, as a fraction of the scale, and only this many of the heaviest."""
 LINE_WIDTH = 2.6  # inches between the two columns of words
 THUMBNAIL_GAP = 0.07  # inches
 
 
 def head_colours(number: int) -> list[str]:
-    """Return a colour for each head: the series of the house style; beyond it, hues in two alternating lightnesses."""
-    if number <= len(style.SERIES):
-        return list(style.SERIES[:number])
+    """Return a colour for each head: the series of the theme; beyond it, hues in two alternating lightnesses."""
+    series, brighter = style.theme().series, 0.14 * (style.theme().name == "dark")
+    if number <= len(series):
+        return list(series[:number])
     hue = 2 * np.pi * np.arange(number) / number + 0.5
-    light = np.where(np.arange(number) % 2, 0.5, 0.66)
+    light = np.where(np.arange(number) % 2, 0.5, 0.66) + brighter
     colours = style.from_oklab(np.stack([light, 0.13 * np.cos(hue), 0.13 * np.sin(hue)], axis=1)).clip(0, 1)
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours]
 
@@ -43,80 +46,118 @@ def head_view(
     chosen: Sequence[int] | None = None,
     only: int | None = None,
     title: str | None = None,
-    darkest: float = 1.0,
+    absolute: bool = False,
 ) -> Figure:
     """Draw the heads (H, T, S) of one layer: queries on the left, keys on the right, a line per weight, a colour per head.
 
-    `chosen` restricts the heads, `only` the query."""
+    The lines of the heads run side by side, and beside each word a bar per head is as opaque as its heaviest line there (as in
+    BertViz, Vig 2019), so that heads that attend alike stay visible. `chosen` restricts the heads, `only` the query."""
     assert weights.shape == (len(names), len(queries), len(keys)), weights.shape
     heads = list(range(len(names))) if chosen is None else list(chosen)
-    colours = head_colours(len(names))
+    shown = weights[heads] if only is None else np.where(np.arange(len(queries))[:, None] == only, weights[heads], 0)
+    colours = [head_colours(len(names))[head] for head in heads]
     rows = max(len(queries), len(keys))
     row, font = next(size for most, size in ((24, (0.25, 9.5)), (60, (0.19, 8)), (10**9, (0.13, 6.5))) if rows <= most)
-    query_labels, key_labels = [label(word, 24) for word in queries], [label(word, 24) for word in keys]
-    left, right = (float(style.text_widths(words, font).max()) + GAP for words in (query_labels, key_labels))
+    labels = [[label(word, 24) for word in words] for words in (queries, keys)]
+    bar = float(np.clip(0.56 / len(heads), 0.03, 0.075)) if len(heads) > 1 else 0.0
+    left, right = (float(style.text_widths(words, font).max()) + GAP + (len(heads) * bar + GAP) * (bar > 0) for words in labels)
     width = max(2 * style.MARGIN + left + LINE_WIDTH + right, 4.2)
     between = width - 2 * style.MARGIN - left - right
     per_line = max(1, int((width - 2 * style.MARGIN) / 0.72))
     legend = -(-len(heads) // per_line) * 0.22
-    figure, title_bottom = style.titled_figure(title, width, legend + 0.1 + rows * row)
+    figure, title_bottom = style.titled_figure(title, width, legend + 0.1 + rows * row + 0.44)
     top = title_bottom + legend + 0.1
     axes = style.axes_at(figure, style.MARGIN + left, top, between, rows * row)
     axes.set(xlim=(0, 1), ylim=(rows, 0))
     axes.set_axis_off()
-    segments, shades = line_segments(weights / darkest, heads, colours, only)
+    end = weight_scale(shown, absolute)
+    segments, shades = line_segments(shown / end, colours)
     axes.add_collection(LineCollection(list(segments), colors=shades, linewidths=1.5 if row > 0.15 else 0.9, capstyle="butt"))
-    for side, words, offset, align in ((0.0, query_labels, -GAP, "right"), (1.0, key_labels, GAP, "left")):
+    for side, words in enumerate(labels):
+        if bar:
+            edge = 1 + GAP / between if side else -(GAP + len(heads) * bar) / between
+            draw_head_bars(axes, shown.max(2 - side) / end, colours, edge, bar / between)
         for index, word in enumerate(words):
-            muted = side == 0 and only is not None and index != only
+            away = (GAP + (GAP + len(heads) * bar) * (bar > 0)) / between
             axes.text(
-                side + offset / between,
+                1 + away if side else -away,
                 index + 0.5,
                 word,
-                ha=align,
+                ha="left" if side else "right",
                 va="center_baseline",
                 fontsize=font,
                 parse_math=False,
-                color=style.MUTED if muted else style.TEXT,
+                color=style.theme().muted if side == 0 and only not in (None, index) else style.theme().text,
                 clip_on=False,
             )
     for index, head in enumerate(heads):
         x, y = style.MARGIN + index % per_line * 0.72, top - legend - 0.02 + index // per_line * 0.22
-        style.draw_text(figure, x, y, "■", color=colours[head], fontsize=style.BODY)
-        style.draw_text(figure, x + 0.15, y, f"head {label(names[head], 8)}", color=style.MUTED, fontsize=style.SMALL)
+        style.draw_text(figure, x, y, "■", color=colours[index], fontsize=style.BODY)
+        style.draw_text(figure, x + 0.15, y, f"head {label(names[head], 8)}", color=style.theme().muted, fontsize=style.SMALL)
+    draw_opacity_legend(
+        figure, top + rows * row + 0.18, colours[0], end, "attention weight" + ("; bars: the heaviest line" if bar else "")
+    )
     return figure
 
 
-def line_segments(
-    weights: np.ndarray, heads: Sequence[int], colours: Sequence[str], only: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends (N, 2, 2) and colours (N, 4) of the heaviest lines, the heaviest last (on top)."""
-    shown = weights[list(heads)].copy()  # (H, T, S)
-    if only is not None:
-        shown[:, np.arange(shown.shape[1]) != only] = 0
-    heaviest = np.argsort(shown, axis=None, kind="stable")[-MAX_LINES:]
-    head, query, key = np.unravel_index(heaviest[shown.flat[heaviest] >= MIN_WEIGHT], shown.shape)
-    ends = np.stack([np.stack([np.zeros(len(query)), query + 0.5], -1), np.stack([np.ones(len(key)), key + 0.5], -1)], axis=1)
-    rgb = np.array([to_rgb(colours[number]) for number in heads]).reshape(-1, 3)
-    return ends, np.concatenate([rgb[head], shown[head, query, key].clip(0, 1)[:, None]], axis=1)
+def head_offsets(number: int) -> np.ndarray:
+    """Return how far the lines of each head are from the middle of a word, in rows (as `headOffset` of show/web)."""
+    return np.linspace(-0.5, 0.5, number) * min(0.6, 0.12 * (number - 1)) if number > 1 else np.zeros(1)
+
+
+def line_segments(weights: np.ndarray, colours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends (N, 2, 2) and colours (N, 4) of the heaviest lines of heads (H, T, S), the heaviest last (on top)."""
+    heaviest = np.argsort(weights, axis=None, kind="stable")[-MAX_LINES:]
+    head, query, key = np.unravel_index(heaviest[weights.flat[heaviest] >= MIN_WEIGHT], weights.shape)
+    offset = head_offsets(len(weights))[head] + 0.5
+    ends = np.stack(
+        [np.stack([np.zeros(len(query)), query + offset], -1), np.stack([np.ones(len(key)), key + offset], -1)], axis=1
+    )
+    rgb = np.array([to_rgb(colour) for colour in colours]).reshape(-1, 3)
+    return ends, np.concatenate([rgb[head], weights[head, query, key].clip(0, 1)[:, None]], axis=1)
+
+
+def draw_head_bars(axes: Axes, strength: np.ndarray, colours: Sequence[str], left: float, wide: float) -> None:
+    """Draw a bar per head beside each word, as opaque as the strength (H, words), from an edge on."""
+    H, words = strength.shape
+    rgb = np.array([to_rgb(colour) for colour in colours])
+    head, word = (index.ravel() for index in np.indices((H, words)))
+    frames = [Rectangle((left + h * wide, w + 0.16), 0.85 * wide, 0.68) for h, w in zip(head, word)]
+    shades = np.concatenate([rgb[head], strength.clip(0, 1)[head, word][:, None]], axis=1)
+    for colour in (style.theme().faint, shades):
+        alpha = 0.35 if isinstance(colour, str) else None
+        axes.add_collection(PatchCollection(frames, facecolors=colour, alpha=alpha, linewidths=0, clip_on=False))
+
+
+def draw_opacity_legend(figure: Figure, top: float, colour: str, end: float, text: str) -> None:
+    """Draw the legend of lines that are as opaque as they are heavy: from nothing to the end of the scale."""
+    axes = style.axes_at(figure, style.MARGIN, top, 1.1, 0.085)
+    ramp = np.ones((1, 64, 4))
+    ramp[0, :, :3], ramp[0, :, 3] = to_rgb(colour), np.linspace(0, 1, 64)
+    axes.imshow(ramp, extent=(0, end, 0, 1), aspect="auto", interpolation="none")
+    axes.set(yticks=[])
+    axes.set_xticks([0, end], ["0", style.format_weight(end)])
+    axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=2)
+    axes.spines[:].set(visible=True, linewidth=0.5)
+    style.draw_text(figure, style.MARGIN + 1.22, top + 0.04, text, fontsize=style.SMALL, color=style.theme().muted)
 
 
 @style.house_style()
-def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
+def model_view(maps: AttentionMaps, *, title: str | None = None, absolute: bool = False) -> Figure:
     """Draw every head of every layer as a small matrix without words: layers down, heads across."""
     L, H, T, S = maps.weights.shape
     side = float(np.clip(9.0 / max(H, 4), 0.5, 1.25))
     wide, high = max(side * min(1, S / T), side / 3), max(side * min(1, T / S), side / 3)
-    small: dict[str, Any] = dict(fontsize=style.SMALL, color=style.MUTED, parse_math=False)
+    small: dict[str, Any] = dict(fontsize=style.SMALL, color=style.theme().muted, parse_math=False)
     left = style.MARGIN + float(style.text_widths([f"layer {name}" for name in maps.layers], style.SMALL).max()) + 0.12
     width = max(left + H * (wide + THUMBNAIL_GAP) + 0.75 + style.MARGIN, 3.6)
     body = max(L * (high + THUMBNAIL_GAP), 1.15)
     figure, title_bottom = style.titled_figure(title, width, 0.24 + body)
-    top = title_bottom + 0.24
+    top, end = title_bottom + 0.24, weight_scale(maps.weights, absolute)
     for layer in range(L):
         for head in range(H):
             axes = style.axes_at(figure, left + head * (wide + THUMBNAIL_GAP), top + layer * (high + THUMBNAIL_GAP), wide, high)
-            draw_cells(axes, maps.weights[layer, head], maps.darkest)
+            draw_cells(axes, maps.weights[layer, head], end)
             axes.set(xlim=(0, S), ylim=(T, 0), xticks=[], yticks=[])
             axes.spines[:].set(visible=True, linewidth=0.5)
             if layer == 0:
@@ -126,7 +167,7 @@ def model_view(maps: AttentionMaps, *, title: str | None = None) -> Figure:
     bar = style.axes_at(
         figure, left + H * (wide + THUMBNAIL_GAP) + 0.06, top, BAR, float(np.clip(body - THUMBNAIL_GAP, 1.0, 2.4))
     )
-    draw_colour_bar(bar, maps.darkest)
+    draw_colour_bar(bar, end)
     return figure
 
 
@@ -176,7 +217,7 @@ def entropy_figure(maps: AttentionMaps, *, title: str | None = None) -> Figure:
     colours = [style.sequential_colormap()(x) for x in np.linspace(0.35, 1.0, L)]  # the higher the layer, the darker
     figure = Figure(figsize=(8.4, 4.0))
     left, right = figure.add_axes((0.075, 0.13, 0.37, 0.66)), figure.add_axes((0.55, 0.13, 0.36, 0.66))
-    left.plot(np.arange(L), entropy.mean(1), color=style.FAINT, zorder=1)
+    left.plot(np.arange(L), entropy.mean(1), color=style.theme().faint, zorder=1)
     for layer in range(L):
         offset = np.linspace(-0.16, 0.16, H) if H > 1 else np.array([0])
         left.scatter(layer + offset, entropy[layer], s=22, color=[colours[layer]], linewidths=0, zorder=2)
@@ -189,11 +230,11 @@ def entropy_figure(maps: AttentionMaps, *, title: str | None = None) -> Figure:
                     (x, y),
                     xytext=(4, 3),
                     textcoords="offset points",
-                    color=style.MUTED,
+                    color=style.theme().muted,
                     fontsize=style.SMALL - 1,
                     parse_math=False,
                 )
-    left.axhline(np.log(S), color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+    left.axhline(np.log(S), color=style.theme().muted, linewidth=0.8, linestyle=(0, (4, 3)))
     left.annotate(
         "uniform",
         (1, np.log(S)),
@@ -202,7 +243,7 @@ def entropy_figure(maps: AttentionMaps, *, title: str | None = None) -> Figure:
         ha="right",
         textcoords="offset points",
         fontsize=style.SMALL,
-        color=style.MUTED,
+        color=style.theme().muted,
     )
     left.set(xlim=(-0.5, L - 0.5), ylim=(0, max(np.log(S), 0.1) * 1.1), xlabel="layer", ylabel="entropy, nats")
     left.set_xticks(np.arange(L), maps.layers)

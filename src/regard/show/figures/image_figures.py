@@ -1,6 +1,6 @@
 """Figures of images: attention over an image word by word, saliency maps by method, contact sheets.
 
-Attention is drawn as the image repeated, bright where it is attended to (Xu et al. 2015, fig. 2).
+Attention is drawn as the image repeated (after Xu et al. 2015, fig. 2), with the weights in colour over it, all on one scale.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,43 @@ from PIL import Image
 from regard.show.figures import style
 from regard.show.figures.labels import clean, label
 
-DIM = 0.22
-"""The brightness of what gets no weight."""
-MARGIN = 0.15  # inches
-TILE, GAP, WORD, ACROSS = 1.15, 0.1, 0.2, 8  # inches; tiles in a row
+ABOVE, BELOW = ((255, 214, 10), (255, 94, 0), (176, 0, 79)), ((120, 220, 255), (0, 150, 230), (0, 60, 180))
+"""Colours laid over an image for weights above and below zero, from small to large."""
+OPACITY, GREY = 0.85, 0.6
+"""Of the strongest colour; how grey the image below is."""
+MARGIN = style.MARGIN
+TILE, GAP, WORD, LEGEND, ACROSS = 1.15, 0.1, 0.2, 0.3, 8  # inches; tiles in a row
 MAP_TILE, MAP_GAP, LINE, NOTE = 1.22, 0.12, 0.17, 0.15  # inches, of saliency maps
 SHEET_TILE, SHEET_GAP, CAPTION, HEAD, SHEET_NOTE = 0.8, 0.08, 1.9, 0.25, 0.14  # inches, of contact sheets
 
 
-def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, smooth: bool = True) -> np.ndarray:
-    """Return the image with brightness proportional to the weights, the largest in full: (H, W, 3), (rows, columns) -> (H, W, 3).
-    Unless `smooth`, patches have hard edges."""
+def overlay_colours(weights: np.ndarray) -> np.ndarray:
+    """Return the colours and opacities (…, 4) in 0..1 laid over an image for weights from -1 to 1: from yellow to red, below zero
+    from cyan to blue, nothing at zero (as `overlayColour` of show/web)."""
+    size = np.abs(weights).clip(0, 1)
+    stops = np.array([0, 0.5, 1])
+    ramps = np.where(weights[..., None] < 0, *(along(np.array(ramp) / 255, size, stops) for ramp in (BELOW, ABOVE)))
+    return np.concatenate([ramps, (OPACITY * size**0.7)[..., None]], -1)
+
+
+def along(ramp: np.ndarray, t: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    return np.stack([np.interp(t, stops, ramp[:, channel]) for channel in range(3)], -1)
+
+
+def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, end: float | None = None, smooth: bool = True) -> np.ndarray:
+    """Return the image, half grey, with the weights laid over it in colour: (H, W, 3), (rows, columns) -> (H, W, 3).
+
+    `end` is the weight of the strongest colour, by default the largest. Unless `smooth`, patches have hard edges. No place gets
+    darker for having no weight."""
     height, width = pixels.shape[:2]
     resampling = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-    resized = np.asarray(Image.fromarray(weights.astype(np.float32)).resize((width, height), resampling)).clip(min=0)
-    brightness = resized / max(float(resized.max()), 1e-12)
-    return (pixels * (DIM + (1 - DIM) * brightness)[..., None]).round().astype(np.uint8)
+    resized = np.asarray(Image.fromarray(weights.astype(np.float32)).resize((width, height), resampling), np.float64)
+    resized = resized if weights.min() < 0 else resized.clip(min=0)
+    colours = overlay_colours(resized / (end or max(float(np.abs(weights).max()), 1e-12)))
+    grey = pixels @ np.array([0.299, 0.587, 0.114])
+    base = (1 - GREY) * pixels + GREY * grey[..., None]
+    alpha = colours[..., 3:]
+    return np.asarray((base * (1 - alpha) + 255 * colours[..., :3] * alpha).round().clip(0, 255).astype(np.uint8))
 
 
 def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Axes:
@@ -52,32 +73,46 @@ class ImageAttention:
 
 
 @style.house_style()
-def image_attention_figure(images: Sequence[ImageAttention]) -> Figure:
-    """Draw each image plain, then once per word with its weights."""
+def image_attention_figure(images: Sequence[ImageAttention], *, absolute: bool = False) -> Figure:
+    """Draw each image plain, then once per word with its weights, all on one scale."""
     across = min(ACROSS, 1 + max(len(image.words) for image in images))
     width = 2 * MARGIN + across * (TILE + GAP) - GAP
     titles = [style.wrap_text(image.title, style.BODY, width - 2 * MARGIN) for image in images]
     title_heights = [0.17 * (title.count("\n") + 1) + 0.06 if title else 0.0 for title in titles]
     rows = [-(-(1 + len(image.words)) // across) for image in images]
     row_heights = [tile_height(image.pixels) + WORD + GAP for image in images]
-    height = 2 * MARGIN + sum(head + number * high for head, number, high in zip(title_heights, rows, row_heights))
-    figure, top = Figure(figsize=(width, height)), MARGIN
+    body = sum(head + number * high for head, number, high in zip(title_heights, rows, row_heights)) + LEGEND
+    figure, top = style.titled_figure(None, max(width, 3.2), body)
+    end = 1.0 if absolute else style.scale_end(max(float(image.weights.max()) for image in images))
     for image, title, head, number, high in zip(images, titles, title_heights, rows, row_heights):
         if title:
             style.draw_text(figure, MARGIN, top, title, fontsize=style.BODY, fontweight="bold", va="top", linespacing=1.25)
-        draw_tiles(figure, image, top + head, high, across)
+        draw_tiles(figure, image, top + head, high, across, end)
         top += head + number * high
+    draw_overlay_legend(figure, top + 0.04, end)
     return figure
 
 
-def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: float, across: int) -> None:
+def draw_overlay_legend(figure: Figure, top: float, end: float, text: str = "attention weight of a patch") -> None:
+    """Draw the colours from 0 to the end of the scale as they look over grey, with numbers."""
+    axes = style.axes_at(figure, MARGIN, top, 1.3, 0.1)
+    ramp = overlay_colours(np.linspace(0, 1, 128)[None])
+    axes.imshow(0.72 * (1 - ramp[..., 3:]) + ramp[..., :3] * ramp[..., 3:], extent=(0, end, 0, 1), aspect="auto")
+    axes.set(yticks=[])
+    axes.set_xticks([0, end / 2, end], [style.format_weight(tick) for tick in (0, end / 2, end)])
+    axes.tick_params(labelsize=style.SMALL - 0.5, length=0, pad=2)
+    axes.spines[:].set_visible(False)
+    style.draw_text(figure, MARGIN + 1.45, top + 0.05, text, fontsize=style.SMALL, color=style.theme().muted)
+
+
+def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: float, across: int, end: float) -> None:
     assert len(image.words) == len(image.weights), f"{len(image.words)} words, weights {image.weights.shape}"
-    tiles = [image.pixels, *(overlay_weights(image.pixels, weights) for weights in image.weights)]
+    tiles = [image.pixels, *(overlay_weights(image.pixels, weights, end=end) for weights in image.weights)]
     for number, (tile, word) in enumerate(zip(tiles, ["", *(label(word, 16) for word in image.words)])):
         row, column = divmod(number, across)
         left = MARGIN + column * (TILE + GAP)
         axes = draw_image(figure, tile, left, top + row * row_height + WORD, TILE, tile_height(image.pixels))
-        axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.TEXT, parse_math=False)
+        axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.theme().text, parse_math=False)
 
 
 def tile_height(pixels: np.ndarray) -> float:
@@ -123,11 +158,11 @@ def saliency_figure(
                 draw_image(figure, overlay_weights(pixels, values, smooth=False), x - MAP_TILE / 2, top, MAP_TILE, high)
             if number == 0:
                 write(x, top - 0.04, method, ha="center", va="bottom", fontsize=fitting_size(method))
-            write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.MUTED)
+            write(x, top + high + 0.03, note, ha="center", va="top", fontsize=style.SMALL - 1, color=style.theme().muted)
         top += row_heights[number]
     for x, text in zip(centres, below):
         write(x, top - MAP_GAP / 2, text, ha="center", va="top", fontsize=style.SMALL - 1, fontweight="bold", linespacing=1.2)
-    write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.MUTED, linespacing=1.3)
+    write(margin, height - margin, words, va="bottom", fontsize=style.SMALL, color=style.theme().muted, linespacing=1.3)
     return figure
 
 
@@ -158,7 +193,9 @@ def contact_sheet_figure(rows: Sequence[ContactRow], heads: Sequence[str]) -> Fi
         return MARGIN + CAPTION + SHEET_GAP + column * (SHEET_TILE + SHEET_GAP)
 
     for column, head in enumerate(heads):
-        style.draw_text(figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.TEXT)
+        style.draw_text(
+            figure, left(column), MARGIN + HEAD / 2, head, fontsize=style.SMALL, va="center", color=style.theme().text
+        )
     for number, row in enumerate(rows):
         top = MARGIN + HEAD + number * (tile + note + SHEET_GAP)
         caption = style.wrap_text(row.caption, style.BODY, CAPTION)

@@ -89,9 +89,11 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
     draw_grid(axes, values.shape, (wide, ROW))
     axes.set_axis_off()
     for row, layer in enumerate(order):
-        style.draw_text(figure, left - GAP, top + (row + 0.5) * ROW, names[row], ha="right", fontsize=FONT, color=style.MUTED)
+        style.draw_text(
+            figure, left - GAP, top + (row + 0.5) * ROW, names[row], ha="right", fontsize=FONT, color=style.theme().muted
+        )
         for column, position in enumerate(shown):
-            colour = style.PAPER if values[row, column] > 0.5 else style.TEXT
+            colour = style.theme().paper if values[row, column] > 0.5 else style.theme().text
             axes.text(
                 column + 0.5,
                 row + 0.53,
@@ -104,10 +106,10 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
             )
             if lens.cells[layer][position].agrees:
                 axes.add_patch(
-                    Rectangle((column + 0.02, row + 0.05), 0.96, 0.9, fill=False, edgecolor=style.OUTLINE, linewidth=1)
+                    Rectangle((column + 0.02, row + 0.05), 0.96, 0.9, fill=False, edgecolor=style.theme().outline, linewidth=1)
                 )
     for y, name, side in ((top - 0.13, "predicts", above), (top + high + 0.14, "reads", below)):
-        style.draw_text(figure, left - GAP, y, name, ha="right", fontsize=FONT, color=style.MUTED)
+        style.draw_text(figure, left - GAP, y, name, ha="right", fontsize=FONT, color=style.theme().muted)
         for column, word in enumerate(side):
             weight = "bold" if name == "predicts" else "normal"
             style.draw_text(figure, left + (column + 0.5) * wide, y, word, ha="center", fontsize=FONT, fontweight=weight)
@@ -120,7 +122,7 @@ def lens_figure(lens: LogitLens, *, title: str | None = None, first: int = 0) ->
         top + max(high, 1.15) + 0.3,
         note,
         fontsize=style.SMALL,
-        color=style.MUTED,
+        color=style.theme().muted,
         va="top",
         linespacing=1.25,
     )

@@ -1,7 +1,7 @@
 """The attention matrix: queries (target words) down the side, keys (source words) along the top (Bahdanau et al. 2015, fig. 3).
 
-All figures share one colour scale, 0 to 1, so that they can be compared by eye. Only tiles of many tokens are scaled to the
-largest weight, since all of their weights are small.
+The colour scale ends at the largest weight shown, rounded up, and has a legend: attention to many tokens is small everywhere. If
+`absolute`, it ends at 1, so that figures can be compared by eye.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def attention_matrix(
     title: str | None = None,
     gold: Iterable[tuple[int, int]] | None = None,
     truth: str = "gold alignment",
-    darkest: float = 1.0,
+    absolute: bool = False,
 ) -> Figure:
     """Draw weights (T, S) in 0..1. `gold` links, (source, target) indices as in Pharaoh's "0-1", are outlined; `truth` is their
     name in the legend."""
@@ -65,10 +65,11 @@ def attention_matrix(
     figure, title_bottom = style.titled_figure(title, width, over + max(rows * size.cell, bar_height) + legend)
     top = title_bottom + over
     axes = style.axes_at(figure, left, top, cols * size.cell, rows * size.cell)
-    draw_cells(axes, weights, darkest)
+    end = weight_scale(weights, absolute)
+    draw_cells(axes, weights, end)
     draw_grid(axes, weights.shape, (size.cell, size.cell))
     label_axes(axes, source, target, size)
-    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), darkest)
+    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), end)
     if gold is not None:
         outline_links(figure, axes, gold, truth, size)
     return figure
@@ -76,9 +77,15 @@ def attention_matrix(
 
 @style.house_style()
 def matrix_grid(
-    weights: np.ndarray, source: Sequence[str], target: Sequence[str], names: Sequence[str], *, title: str | None = None
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    names: Sequence[str],
+    *,
+    title: str | None = None,
+    absolute: bool = False,
 ) -> Figure:
-    """Draw several matrices (H, T, S) side by side: words at the outer edges only, the name of each under its panel."""
+    """Draw several matrices (H, T, S) side by side on one scale: words at the outer edges only, the name of each below it."""
     weights = check_weights(weights, (len(names), len(target), len(source)))
     number, rows, cols = weights.shape
     source, target = [label(word, 20) for word in source], [label(word, 20) for word in target]
@@ -90,15 +97,15 @@ def matrix_grid(
     width = max(left + across * (wide + between) + 0.8 + style.MARGIN, 3.4)
     over, bar_height = label_extent(source, size)[0], float(np.clip(high, 1.15, 2.4))
     figure, title_bottom = style.titled_figure(title, width, over + max(down * (high + under), bar_height))
-    top = title_bottom + over
+    top, end = title_bottom + over, weight_scale(weights, absolute)
     for head, name in enumerate(names):
         row, col = divmod(head, across)
         axes = style.axes_at(figure, left + col * (wide + between), top + row * (high + under), wide, high)
-        draw_cells(axes, weights[head])
+        draw_cells(axes, weights[head], end)
         label_axes(axes, source if row == 0 else [""] * cols, target if col == 0 else [""] * rows, size)
         axes.spines[:].set(visible=True, linewidth=0.6)
-        axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.MUTED, labelpad=4, parse_math=False)
-    draw_colour_bar(style.axes_at(figure, left + across * (wide + between), top, BAR, bar_height))
+        axes.set_xlabel(label(name), fontsize=style.SMALL, color=style.theme().muted, labelpad=4, parse_math=False)
+    draw_colour_bar(style.axes_at(figure, left + across * (wide + between), top, BAR, bar_height), end)
     return figure
 
 
@@ -109,17 +116,22 @@ def check_weights(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return weights
 
 
-def draw_cells(axes: Axes, weights: np.ndarray, darkest: float = 1.0) -> None:
+def weight_scale(weights: np.ndarray, absolute: bool = False) -> float:
+    """Return the end of the colour scale of these weights."""
+    return 1.0 if absolute else style.scale_end(float(np.max(weights)))
+
+
+def draw_cells(axes: Axes, weights: np.ndarray, end: float) -> None:
     rows, cols = weights.shape
     colours = style.sequential_colormap()
-    axes.imshow(weights, cmap=colours, vmin=0, vmax=darkest, extent=(0, cols, rows, 0), interpolation="none", aspect="auto")
+    axes.imshow(weights, cmap=colours, vmin=0, vmax=end, extent=(0, cols, rows, 0), interpolation="none", aspect="auto")
 
 
 def draw_grid(axes: Axes, shape: tuple[int, ...], cell: tuple[float, float]) -> None:
     """Draw white lines between cells of this width and height in inches."""
     rows, cols = shape
-    axes.vlines(np.arange(cols + 1), 0, rows, color=style.PAPER, linewidth=cell[0] * 3.6)
-    axes.hlines(np.arange(rows + 1), 0, cols, color=style.PAPER, linewidth=cell[1] * 3.6)
+    axes.vlines(np.arange(cols + 1), 0, rows, color=style.theme().paper, linewidth=cell[0] * 3.6)
+    axes.hlines(np.arange(rows + 1), 0, cols, color=style.theme().paper, linewidth=cell[1] * 3.6)
 
 
 def label_extent(source: Sequence[str], size: CellSize) -> tuple[float, float]:
@@ -136,7 +148,7 @@ def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: C
     across, down = np.arange(0, len(source), every), np.arange(0, len(target), every)
     axes.set(xlim=(0, len(source)), ylim=(len(target), 0))
     axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=GAP * 72 * 0.6, labelsize=size.font, labelcolor=style.TEXT)
+    axes.tick_params(length=0, pad=GAP * 72 * 0.6, labelsize=size.font, labelcolor=style.theme().text)
     axes.set_xticks(
         across + 0.5,
         source[::every],
@@ -150,11 +162,12 @@ def label_axes(axes: Axes, source: Sequence[str], target: Sequence[str], size: C
     axes.spines[:].set_visible(False)
 
 
-def draw_colour_bar(axes: Axes, darkest: float = 1.0, name: str = "attention weight") -> None:
-    ticks = [darkest * part for part in (0, 0.25, 0.5, 0.75, 1)]
-    bar = style.colour_bar(axes, Normalize(0, darkest), style.sequential_colormap(), ticks=ticks)
-    bar.set_label(name, fontsize=style.SMALL, color=style.MUTED, labelpad=5)
-    axes.set_yticks(ticks, ["0", "", f"{darkest / 2:.2g}", "", f"{darkest:.2g}"])
+def draw_colour_bar(axes: Axes, end: float, name: str = "attention weight") -> None:
+    """Fill the axes with the legend of weights from 0 to the end of the scale."""
+    ticks = [0, end / 2, end]
+    bar = style.colour_bar(axes, Normalize(0, end), style.sequential_colormap(), ticks=ticks)
+    bar.set_label(name, fontsize=style.SMALL, color=style.theme().muted, labelpad=5)
+    axes.set_yticks(ticks, [style.format_weight(tick) for tick in ticks])
 
 
 def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], truth: str, size: CellSize) -> None:
@@ -165,10 +178,10 @@ def outline_links(figure: Figure, axes: Axes, gold: Iterable[tuple[int, int]], t
     assert inside, f"a gold link lies outside the {rows:.0f} by {cols:.0f} words: {links}"
     frames = [Rectangle((s + 0.05, t + 0.05), 0.9, 0.9) for s, t in links]
     line = max(1.2, size.cell * 6)
-    axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=style.OUTLINE, linewidth=line, zorder=3))
+    axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=style.theme().outline, linewidth=line, zorder=3))
     width, height = figure.get_size_inches()
     figure.legend(
-        [Patch(facecolor="none", edgecolor=style.OUTLINE, linewidth=1.6)],
+        [Patch(facecolor="none", edgecolor=style.theme().outline, linewidth=1.6)],
         [truth],
         loc="lower left",
         bbox_to_anchor=(style.MARGIN / width, style.MARGIN / height),
@@ -187,19 +200,23 @@ def panel_layout(heads: int, wide: float) -> tuple[int, int]:
     return -(-heads // down), down
 
 
-def matrix_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100) -> str:
-    """Return the matrix for a terminal: shaded cells under vertical words; where that is too wide, the top keys of each row."""
+def matrix_text(
+    weights: np.ndarray, source: Sequence[str], target: Sequence[str], width: int = 100, *, absolute: bool = False
+) -> str:
+    """Return the matrix for a terminal: shaded cells under vertical words, with a legend; where that is too wide, the top keys of
+    each row."""
     source, target = [label(word) for word in source], [label(word) for word in target]
     margin = max(map(terminal_width, target), default=0) + 2
     if margin + 2 * len(source) > width:
         return top_keys_text(weights, source, target)
     tall = max(map(len, source), default=0)
     lines = [" " * margin + " ".join(word.rjust(tall)[row] for word in source) for row in range(tall)]
-    darkest = len(SHADES) - 1
+    darkest, end = len(SHADES) - 1, weight_scale(weights, absolute)
     for word, row in zip(target, weights):
-        shades = " ".join(SHADES[min(darkest, round(float(x) * darkest))] for x in row)
+        shades = " ".join(SHADES[min(darkest, round(float(x) / end * darkest))] for x in row)
         lines.append(" " * (margin - 1 - terminal_width(word)) + word + " " + shades)
-    return "\n".join(line.rstrip() for line in lines)
+    legend = "  ".join(f"{shade} {style.format_weight(end * i / darkest)}" for i, shade in enumerate(SHADES) if i)
+    return "\n".join([*(line.rstrip() for line in lines), "", f"attention weight: {legend}"])
 
 
 def top_keys_text(weights: np.ndarray, source: Sequence[str], target: Sequence[str], most: int = 3) -> str:
@@ -207,6 +224,6 @@ def top_keys_text(weights: np.ndarray, source: Sequence[str], target: Sequence[s
     lines = []
     for word, row in zip(target, weights):
         best = np.argsort(-row, kind="stable")[:most]
-        found = ", ".join(f"{source[i]} {row[i]:.2f}" for i in best if row[i] >= 0.05)
+        found = ", ".join(f"{source[i]} {style.format_weight(float(row[i]))}" for i in best if row[i] >= min(0.05, row.max() / 2))
         lines.append(f"{' ' * (margin - terminal_width(word))}{word} ← {found}")
     return "\n".join(lines)

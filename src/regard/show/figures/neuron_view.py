@@ -22,13 +22,13 @@ STRIP, ROW, GAP, NUMBER = 2.3, 0.23, 0.2, 0.62  # inches: a vector, a line, betw
 MASKED = "−∞"
 STYLE = """
 .queries { display: flex; flex-wrap: wrap; gap: .15rem .1rem; margin: 0 0 .8rem; max-height: 9.5rem; overflow: auto;
-         font: .95rem/1.5 ui-sans-serif, system-ui, sans-serif; }
+         font-size: .95rem; line-height: 1.5; }
 .queries button { font: inherit; color: var(--ink); background: none; border: 1px solid transparent; border-radius: 3px;
                 padding: 0 .3rem; cursor: pointer; white-space: pre; }
 .queries button:hover { border-color: var(--line); }
 .queries button[aria-pressed=true] { background: var(--ink); color: var(--paper); }
 .sums { display: grid; gap: 2px 12px; align-items: center; font-variant-numeric: tabular-nums; }
-.sums .title { color: #646b78; font-size: 11.5px; padding-bottom: 3px; white-space: pre; }
+.sums .title { color: var(--soft); font-size: 11.5px; padding-bottom: 3px; white-space: pre; }
 .sums .word { text-align: right; white-space: pre; overflow: hidden; text-overflow: ellipsis; max-width: 13rem;
               line-height: 17px; }
 .sums .query { font-weight: 700; }
@@ -36,7 +36,7 @@ STYLE = """
 .sums .number { text-align: right; }
 .sums canvas { display: block; width: 100%; height: 15px; image-rendering: pixelated; cursor: crosshair; }
 .sums .weight { display: flex; align-items: center; gap: 6px; }
-.sums .weight i { display: block; height: 11px; background: #24476f; }
+.sums .weight i { display: block; height: 11px; background: var(--accent); }
 .sums .masked { opacity: .35; }
 @media (max-width: 40rem) {
   .sums { gap: 2px 5px; font-size: 11px; } .sums .title { font-size: 10px; } .sums .word { max-width: 5rem; } }
@@ -135,7 +135,7 @@ def neuron_figure(view: NeuronView, number: int = 0, *, title: str | None = None
     """Draw one query: q above the keys, the products beside them, their sums, and the softmax as bars."""
     query = view.queries[number]
     names, numbers, rows = view.key_labels(query), view.numbers(query), len(query.keys)
-    small = dict(fontsize=style.SMALL, color=style.MUTED)
+    small = dict(fontsize=style.SMALL, color=style.theme().muted)
     left = style.MARGIN + float(style.text_widths([*names, label(query.word, 24)], style.BODY + 0.5, "bold").max()) + 0.12
     at_terms, at_numbers = left + STRIP + GAP, left + 2 * (STRIP + GAP)
     at_bars = at_numbers + len(numbers[0]) * NUMBER + GAP
@@ -167,7 +167,7 @@ def neuron_figure(view: NeuronView, number: int = 0, *, title: str | None = None
     draw_vectors(style.axes_at(figure, at_terms, body, STRIP, rows * ROW), query.terms, most, query.masked)
     style.draw_bars(style.axes_at(figure, at_bars, body, 1.05, rows * ROW), query.weights, 0.62)
     for row, (name, cells) in enumerate(zip(names, numbers)):
-        y, colour = body + (row + 0.5) * ROW, style.MUTED if query.masked[row] else style.TEXT
+        y, colour = body + (row + 0.5) * ROW, style.theme().muted if query.masked[row] else style.theme().text
         style.draw_text(figure, left - 0.08, y, name, fontsize=style.BODY, ha="right", color=colour)
         for x, cell in zip(ends, cells):
             style.draw_text(figure, x, y, cell, fontsize=style.SMALL, ha="right", color=colour)
@@ -184,9 +184,9 @@ def draw_vectors(axes: Axes, vectors: np.ndarray, reach: float, masked: np.ndarr
     """Draw vectors (N, K) one under another, masked ones faded."""
     rows, across = vectors.shape
     style.draw_signed(axes, vectors, reach, aspect="auto", extent=(0, across, rows, 0))
-    axes.hlines(np.arange(1, rows), 0, across, color=style.PAPER, linewidth=2.2)
+    axes.hlines(np.arange(1, rows), 0, across, color=style.theme().paper, linewidth=2.2)
     for row in np.flatnonzero(masked).tolist() if masked is not None else ():
-        axes.axhspan(row, row + 1, color=style.PAPER, alpha=0.65, linewidth=0)
+        axes.axhspan(row, row + 1, color=style.theme().paper, alpha=0.65, linewidth=0)
     axes.set(xticks=[], yticks=[], xlim=(0, across), ylim=(rows, 0))
     axes.spines[:].set_visible(False)
 
@@ -212,7 +212,6 @@ def neuron_page(view: NeuronView, number: int, still: str, *, title: str) -> str
     used = np.unique(np.concatenate([query.keys for query in view.queries]))
     reach = max(float(np.abs(np.vstack([view.keys[used], *(query.query for query in view.queries)])).max()), 1e-9)
     data = {
-        "ramp": encode_bytes(np.round(style.diverging_colormap()(np.arange(255))[:, :3] * 255)),
         "titles": view.titles,
         "at": number,
         "reach": reach,

@@ -1,17 +1,17 @@
-"""The house style of all figures: fonts, colours, sizes, placement in inches, and reproducible files.
+"""The house style of all figures: fonts, colours, sizes, placement in inches.
 
 Figures use matplotlib's object API; settings that only rcParams offers hold inside `house_style()`.
 """
 
-import io
+import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
-from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -24,15 +24,39 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 
 from regard.errors import UserError
-from regard.files import atomic_write, writing_into
 from regard.show.figures.labels import clean
 
-TEXT, MUTED, FAINT, PAPER = "#1d2330", "#646b78", "#d8dade", "#ffffff"
-OUTLINE = "#d55e00"  # outlines: visible on light and dark cells, in colour and in grey
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe & Ito 2008
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a figure."""
+
+    name: str
+    text: str
+    muted: str
+    faint: str
+    paper: str
+    outline: str
+    """Visible on light and dark cells, in colour and in grey."""
+    series: tuple[str, ...]
+
+
+THEMES = {
+    "light": Theme(
+        "light",
+        *("#1d2330", "#646b78", "#d8dade", "#ffffff", "#d55e00"),
+        ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"),  # Okabe & Ito 2008
+    ),
+    "dark": Theme(
+        "dark",
+        *("#e4e8ee", "#9fabba", "#3a4454", "#191e27", "#f0803c"),
+        ("#4aa3df", "#f0803c", "#2fbf97", "#e39ac4", "#f2bd4b", "#8fd0f5", "#e4e8ee"),
+    ),
+}
 MARKERS = "osD^vP*"  # each series has its own marker, for readers who cannot rely on colour
 SMALL, BODY, TITLE = 8.0, 9.0, 11.5  # points
 MARGIN = 0.18  # inches around the figure
+PER_INCH = {"px": 96.0, "in": 1.0, "cm": 2.54, "mm": 25.4}
 
 # DejaVu ships with matplotlib; the others cover scripts it lacks, where they are installed.
 FALLBACKS = (
@@ -52,45 +76,94 @@ FALLBACKS = (
     "Arial Unicode MS",
     "WenQuanYi Zen Hei",
 )
-FORMATS: dict[str, dict[str, Any]] = {  # no dates or versions: the same figure gives the same bytes
-    "svg": {"metadata": {"Date": None, "Creator": None, "Format": None, "Type": None}},
-    "png": {"metadata": {"Software": None}, "dpi": 200},
-    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
-}
+MISSING_GLYPH = r"Glyph (\d+) .*missing from"
 LOCK = threading.RLock()  # rcParams and warning filters are global to the process; the server draws in threads
 
 
+@dataclass(frozen=True)
+class FigureLook:
+    """How a figure looks, whatever it shows."""
+
+    theme: str | None = None
+    """"light" or "dark"; None is light for an image, and as the reader's system for a page."""
+    title: str | None = None
+    """In place of the figure's own."""
+    width: str | None = None
+    """Such as 800px, 6in, 15cm, 84mm; type and lines grow with it."""
+    transparent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.theme is not None and self.theme not in THEMES:
+            raise UserError(f"--theme {self.theme}: no such theme; use {' or '.join(THEMES)}")
+        if self.width is not None:
+            parse_width(self.width)
+
+
+DEFAULT_OPTIONS = FigureLook()
+OPTIONS: ContextVar[FigureLook] = ContextVar("OPTIONS", default=DEFAULT_OPTIONS)
+
+
+def options() -> FigureLook:
+    return OPTIONS.get()
+
+
+def theme() -> Theme:
+    """Return the colours to draw with."""
+    return THEMES[options().theme or "light"]
+
+
+@contextmanager
+def use_options(chosen: FigureLook) -> Iterator[None]:
+    """Draw with these options inside the block."""
+    token = OPTIONS.set(chosen)
+    try:
+        yield
+    finally:
+        OPTIONS.reset(token)
+
+
+def parse_width(width: str) -> tuple[float, str]:
+    """Return a width in inches, and its unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(px|in|cm|mm)?", width)
+    inches = float(found[1]) / PER_INCH[found[2] or "px"] if found else 0.0
+    if found is None or not 0.5 <= inches <= 100:
+        raise UserError(f"--width {width}: not a width from 0.5 to 100 inches; write 800px, 6in, 15cm or 84mm")
+    return inches, found[2] or "px"
+
+
 @cache
-def rc_settings() -> dict[Any, Any]:
+def rc_settings(colours: Theme) -> dict[Any, Any]:
     """Return the rcParams: `svg.fonttype` none keeps words as text, the hash salt makes ids reproducible."""
     installed = set(font_manager.get_font_names())
+    noto = sorted(name for name in installed if name.startswith(("Noto Sans", "Noto Emoji")))
     return dict(matplotlib.rcParamsDefault) | {
-        "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed), "sans-serif"],
+        "font.family": [*dict.fromkeys(["DejaVu Sans", *(name for name in FALLBACKS if name in installed), *noto]), "sans-serif"],
         "font.size": BODY,
-        "text.color": TEXT,
-        "axes.labelcolor": MUTED,
+        "text.color": colours.text,
+        "axes.labelcolor": colours.muted,
         "axes.labelsize": BODY,
-        "axes.edgecolor": FAINT,
+        "axes.edgecolor": colours.faint,
         "axes.linewidth": 0.8,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
+        "xtick.color": colours.muted,
+        "ytick.color": colours.muted,
         "xtick.labelsize": SMALL,
         "ytick.labelsize": SMALL,
         "xtick.major.size": 0,
         "ytick.major.size": 0,
         "xtick.minor.size": 0,
         "ytick.minor.size": 0,
-        "grid.color": FAINT,
+        "grid.color": colours.faint,
         "grid.linewidth": 0.6,
         "legend.frameon": False,
         "legend.fontsize": BODY,
+        "axes.facecolor": "none",
         "lines.linewidth": 1.6,
         "lines.solid_capstyle": "round",
-        "figure.facecolor": PAPER,
-        "savefig.facecolor": PAPER,
+        "figure.facecolor": colours.paper,
+        "savefig.facecolor": colours.paper,
         "svg.fonttype": "none",
         "svg.hashsalt": "regard",
         "pdf.fonttype": 42,
@@ -102,18 +175,22 @@ def rc_settings() -> dict[Any, Any]:
 @contextmanager
 def house_style() -> Iterator[None]:
     """Draw and save in the house style inside the block, whatever the user's matplotlib settings are."""
-    with LOCK, matplotlib.rc_context(rc_settings()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the SVG viewer may have the font: keep the text
+    with LOCK, matplotlib.rc_context(rc_settings(theme())), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=MISSING_GLYPH)  # reported once, for files that draw the glyphs
         yield
 
 
-@cache
 def sequential_colormap() -> Colormap:
-    """Return the colour map of weights, white to dark blue: monotone, and uniform to the eye (OKLab, Ottosson 2020)."""
+    """Return the colour map of weights, from the paper to blue: monotone, and uniform to the eye (OKLab, Ottosson 2020)."""
+    return build_sequential(theme().name == "dark")
+
+
+@cache
+def build_sequential(dark: bool) -> Colormap:
     t = np.linspace(0, 1, 4001)
-    lightness = 0.982 - 0.722 * t
-    chroma = 0.004 + 0.078 * np.sin(np.pi * t**0.9) ** 1.2 + 0.05 * t
-    hue = np.radians(235 + 32 * t)
+    lightness = 0.265 + 0.65 * t if dark else 0.982 - 0.722 * t
+    chroma = (0.016 if dark else 0.004) + 0.078 * np.sin(np.pi * t**0.9) ** 1.2 + (0.02 if dark else 0.05) * t
+    hue = np.radians(260 - 12 * t if dark else 235 + 32 * t)
     path = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)
     arc = np.concatenate([[0], np.linalg.norm(np.diff(path, axis=0), axis=1).cumsum()])
     steps = np.interp(np.linspace(0, arc[-1], 256), arc, t)
@@ -122,15 +199,23 @@ def sequential_colormap() -> Colormap:
     )
 
 
-@cache
 def diverging_colormap() -> Colormap:
-    """Return the colour map of signed values: orange below zero, white at zero, blue above, both ends equally dark."""
+    """Return the colour map of signed values: orange below zero, the paper at zero, blue above, both ends equally strong."""
+    return build_diverging(theme().name == "dark")
+
+
+@cache
+def build_diverging(dark: bool) -> Colormap:
     t = np.linspace(-1, 1, 255)
     distance = np.abs(t)
     hue = np.radians(np.where(t < 0, 45, 250))
     chroma = 0.004 + 0.13 * np.sin(np.pi * distance * 0.62)
     return ListedColormap(
-        from_oklab(np.stack([0.982 - 0.6 * distance, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)),
+        from_oklab(
+            np.stack(
+                [0.265 + 0.52 * distance if dark else 0.982 - 0.6 * distance, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1
+            )
+        ),
         name="regard-diverging",
     )
 
@@ -147,6 +232,20 @@ def from_oklab(lab: np.ndarray) -> np.ndarray:
     )
     linear = linear.clip(0, 1)
     return np.asarray(np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055))
+
+
+def scale_end(largest: float) -> float:
+    """Return the end of a scale from 0: the smallest round number that no value exceeds, at most 1."""
+    if not largest > 0:
+        return 1.0
+    power = 10.0 ** np.floor(np.log10(largest) + 1e-9)
+    step = next(step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if largest <= step * power * (1 + 1e-6))
+    return float(min(1.0, round(step * power, 12)))
+
+
+def format_weight(weight: float) -> str:
+    """Return a weight for a legend or a list: two digits after the point, or of small ones two that are not 0."""
+    return "0" if weight == 0 else f"{weight:.2f}".rstrip("0").rstrip(".") if weight >= 0.1 else f"{weight:.2g}"
 
 
 def text_widths(words: Sequence[str], points: float, weight: str = "normal") -> np.ndarray:
@@ -170,11 +269,12 @@ def wrap_text(text: str, points: float, inches: float) -> str:
 
 def panel_title(axes: Axes, text: str) -> None:
     """Write a small bold title above the left edge of a panel."""
-    axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=TEXT, pad=7, parse_math=False)
+    axes.set_title(clean(text), loc="left", fontsize=BODY, fontweight="bold", color=theme().text, pad=7, parse_math=False)
 
 
 def titled_figure(title: str | None, width: float, body: float, *, gap: float = 0.08) -> tuple[Figure, float]:
     """Return a figure with a title in its top left corner, and the inches from its top edge to the body below the title."""
+    title = title if options().title is None else options().title
     lines = wrap_text(title, TITLE, width - 2 * MARGIN) if title else ""
     top = MARGIN + (0.2 * (lines.count("\n") + 1) + gap if lines else 0)
     figure = Figure(figsize=(width, top + body + MARGIN))
@@ -185,7 +285,7 @@ def titled_figure(title: str | None, width: float, body: float, *, gap: float = 
 def colour_bar(axes: Axes, scale: Normalize, colours: Colormap, pad: float = 3, **settings: Any) -> Colorbar:
     """Fill the axes with the colour bar of a scale."""
     bar = axes.figure.colorbar(ScalarMappable(scale, colours), cax=axes, **settings)
-    bar.outline.set(edgecolor=FAINT, linewidth=0.6)
+    bar.outline.set(edgecolor=theme().faint, linewidth=0.6)
     axes.tick_params(labelsize=SMALL - 0.5, length=0, pad=pad)
     return bar
 
@@ -219,60 +319,3 @@ def draw_bars(axes: Axes, values: Sequence[float] | np.ndarray, height: float) -
     axes.set(xlim=(0, 1), ylim=(len(values), 0), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.spines["left"].set_visible(True)
-
-
-def render(figure: Figure, kind: str, background: str = PAPER) -> bytes:
-    """Return the figure as the bytes of an "svg", "png" or "pdf" file."""
-    buffer = io.BytesIO()
-    with house_style():
-        figure.savefig(buffer, format=kind, facecolor=background, **FORMATS[kind])
-    return buffer.getvalue()
-
-
-def to_svg(figure: Figure, name: str = "") -> str:
-    """Return the figure as an <svg> to inline in a page; `name` prefixes every id, so that several figures can share a page."""
-    root = ElementTree.fromstring(render(figure, "svg", background="none"))  # the background of the page shows through
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag.endswith(("}style", "}metadata")):  # an inlined style would apply to the whole page
-                parent.remove(child)
-    for node in root.iter():
-        node.tag = node.tag.rpartition("}")[2]  # HTML needs no namespace for <svg>
-        node.attrib = {key.rpartition("}")[2]: prefix_ids(key, value, name) for key, value in node.attrib.items()}
-    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def prefix_ids(key: str, value: str, name: str) -> str:
-    """Return the attribute with `name` before each id that it defines or refers to."""
-    prefix = f"{name}-" if name else ""
-    if key == "id":
-        return prefix + value
-    return f"#{prefix}{value[1:]}" if value.startswith("#") and key.endswith("href") else value.replace("url(#", f"url(#{prefix}")
-
-
-def figure_format(path: Path, *, pages: bool = False) -> str:
-    """Return the format that the file name ends in, .html among them if `pages`; raise a UserError for any other."""
-    kind = path.suffix.lower()[1:]
-    if kind not in FORMATS and not (pages and kind == "html"):
-        wrong = f"{path.suffix} is not a supported format" if kind else "the file name has no extension"
-        raise UserError(f"--out {path}: {wrong}; use {'.svg, .png, .pdf or .html' if pages else '.svg, .png or .pdf'}")
-    return kind
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write the figure in the format that the file name ends in."""
-    write_file(path, render(figure, figure_format(path)))
-
-
-def write_view(out: Path | None, figure: Callable[[], Figure], page: Callable[[], str]) -> None:
-    """Write a figure, or where the file name ends in .html a page; nothing without a file."""
-    if out is not None:
-        kind = figure_format(out, pages=True)
-        write_file(out, page().encode() if kind == "html" else render(figure(), kind))
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a figure or page; missing folders are made."""
-    with writing_into(path.parent):
-        atomic_write(path, content)

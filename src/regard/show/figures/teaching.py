@@ -25,7 +25,7 @@ def softmax_gradients(
     figure = Figure(figsize=(5.6, 3.1), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
     axes.set(xlabel="width of queries and keys", ylabel="largest gradient of a weight")
-    for (name, samples), colour, marker in zip(series.items(), style.SERIES, style.MARKERS):
+    for (name, samples), colour, marker in zip(series.items(), style.theme().series, style.MARKERS):
         assert len(samples) == len(widths), f"{len(widths)} widths, gradients of {len(samples)}"
         low, median, high = np.quantile(samples, [0.25, 0.5, 0.75], axis=1)
         axes.fill_between(widths, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -66,15 +66,17 @@ def norm_figure(
         axes.set(xticks=[], yticks=[], xlabel="features")
         style.panel_title(axes, name)
         for after in breaks:
-            axes.axhline(after - 0.5, color=style.PAPER, linewidth=4)
+            axes.axhline(after - 0.5, color=style.theme().paper, linewidth=4)
         if number == 0:
             axes.set_yticks(range(down), words, parse_math=False)
-            axes.tick_params(labelsize=style.BODY, labelcolor=style.TEXT, pad=4)
+            axes.tick_params(labelsize=style.BODY, labelcolor=style.theme().text, pad=4)
         along = (outlined or {}).get(name)
         if along is not None:
             corner, wide, high = ((-0.5, 0.5), across, 1) if along == "row" else ((0.5, -0.5), 1, down)
             axes.add_patch(
-                Rectangle(corner, wide, high, facecolor="none", edgecolor=style.OUTLINE, linewidth=2, clip_on=False, zorder=3)
+                Rectangle(
+                    corner, wide, high, facecolor="none", edgecolor=style.theme().outline, linewidth=2, clip_on=False, zorder=3
+                )
             )
         axes.spines[:].set(visible=False)
     return figure
@@ -119,7 +121,7 @@ def similarity_figure(matrix: np.ndarray, names: Sequence[str], *, title: str | 
     axes = style.axes_at(figure, left, top, number * cell, number * cell)
     axes.imshow(np.clip(matrix, 0, 1), cmap=style.sequential_colormap(), vmin=0, vmax=1)
     for (i, j), value in np.ndenumerate(matrix):
-        text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.PAPER if value > 0.55 else style.TEXT
+        text, colour = f"{value:.2f}".replace("-0.00", "0.00"), style.theme().paper if value > 0.55 else style.theme().text
         axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color=colour)
     axes.set_xticks(range(number), names, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(number), names)
@@ -144,12 +146,12 @@ def mask_figure(panels: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[s
         assert visible.shape == (len(rows), len(columns)), f"{name}: {visible.shape}"
         axes = style.axes_at(figure, x + left, top, len(columns) * cell, len(rows) * cell)
         axes.imshow(visible, cmap=style.sequential_colormap(), vmin=0, vmax=1.25, interpolation="none")
-        axes.set_yticks(range(len(rows)), [label(word, 16) for word in rows], fontsize=style.BODY, color=style.TEXT)
+        axes.set_yticks(range(len(rows)), [label(word, 16) for word in rows], fontsize=style.BODY, color=style.theme().text)
         axes.set_xticks(range(len(columns)), [label(word, 16) for word in columns], rotation=45, ha="left", fontsize=style.BODY)
-        axes.tick_params(length=0, labeltop=True, labelbottom=False, labelcolor=style.TEXT)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False, labelcolor=style.theme().text)
         axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
         axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
-        axes.grid(which="minor", color=style.PAPER, linewidth=1.5)
+        axes.grid(which="minor", color=style.theme().paper, linewidth=1.5)
         axes.tick_params(which="minor", length=0)
         axes.spines[:].set(visible=True)
         style.draw_text(figure, x, style.MARGIN, name, fontsize=style.BODY, fontweight="bold", va="top")
@@ -171,7 +173,7 @@ def patch_figure(image: np.ndarray, patch: int) -> Figure:
     axes.imshow(image, interpolation="nearest", extent=(0, columns, rows, 0))
     axes.set_xticks(range(columns + 1), [""] * (columns + 1))
     axes.set_yticks(range(rows + 1), [""] * (rows + 1))
-    axes.grid(color=style.OUTLINE, linewidth=1)
+    axes.grid(color=style.theme().outline, linewidth=1)
     axes.set_axisbelow(False)
     axes.tick_params(length=0)
     for number in range(rows * columns):
@@ -183,5 +185,5 @@ def patch_figure(image: np.ndarray, patch: int) -> Figure:
         small.imshow(part, interpolation="nearest")
         small.set(xticks=[], yticks=[])
         small.spines[:].set(visible=True)
-        style.draw_text(figure, left, top - 0.07, str(number + 1), fontsize=style.SMALL, color=style.MUTED)
+        style.draw_text(figure, left, top - 0.07, str(number + 1), fontsize=style.SMALL, color=style.theme().muted)
     return figure

@@ -39,16 +39,48 @@ export function heaviestLines(heads, T, S, weight, { least = 0.02, most = 20_000
   return found.sort((a, b) => a[0] - b[0] || a[1] - b[1]).slice(-most);
 }
 
-// Lines from the queries on the left to the keys on the right, `step` pixels a word, as opaque as they are heavy.
-export function strokeLines(context, lines, { width, step, thickness, colour, curved = false }) {
+// How far the lines of head `index` of `count` are from the middle of a word, in words: side by side, so that no head covers another.
+export const headOffset = (index, count) => count < 2 ? 0 : (index / (count - 1) - 0.5) * Math.min(0.6, 0.12 * (count - 1));
+
+// Lines from the queries on the left to the keys on the right, `step` pixels a word, as opaque as they are heavy. The lines of `heads`,
+// those that are shown, run side by side.
+export function strokeLines(context, lines, { width, step, thickness, colour, curved = false, heads = [] }) {
   context.lineWidth = thickness;
+  const place = new Map(heads.map((head, i) => [head, headOffset(i, heads.length)]));
   for (const [weight, head, t, s] of lines) {
-    const [from, to] = [(t + 0.5) * step, (s + 0.5) * step];
+    const [from, to] = [t, s].map(word => (word + 0.5 + (place.get(head) ?? 0)) * step);
     context.globalAlpha = Math.min(1, weight); context.strokeStyle = colour(head);
     context.beginPath(); context.moveTo(0, from);
     if (curved) context.bezierCurveTo(width * 0.4, from, width * 0.6, to, width, to); else context.lineTo(width, to);
     context.stroke();
   }
+}
+
+// The heaviest line of each head at each word of a side (0: queries, 1: keys): [word][head], from lines as `heaviestLines` returns them.
+export function heaviestAtWords(lines, side, words, heads) {
+  const found = Array.from({ length: words }, () => heads.map(() => 0)), place = new Map(heads.map((head, i) => [head, i]));
+  for (const [weight, head, t, s] of lines) {
+    const row = found[side ? s : t], i = place.get(head);
+    row[i] = Math.max(row[i], weight);
+  }
+  return found;
+}
+
+// A bar for each head beside each word, as opaque as its heaviest line there: heads that attend alike stay visible (as in BertViz, Vig
+// 2019). `left` is the edge of the first bar, `wide` the width of one.
+export function paintBars(context, bars, { left, wide, step, colour, heads, background }) {
+  bars.forEach((row, word) => row.forEach((weight, i) => {
+    const [x, y, high] = [left + i * wide, (word + 0.16) * step, 0.68 * step];
+    context.globalAlpha = 1; context.fillStyle = background; context.fillRect(x, y, wide - 1, high);
+    context.globalAlpha = Math.min(1, weight); context.fillStyle = colour(heads[i]); context.fillRect(x, y, wide - 1, high);
+  }));
+  context.globalAlpha = 1;
+}
+export const barWidth = count => count < 2 ? 0 : Math.max(2, Math.min(7, Math.floor(54 / count)));
+
+// A colour bar with the numbers at its ends: `colour(t)` is [red, green, blue] for t from 0 to 1.
+export function paintScale(canvas, colour) {
+  return paintCells(canvas, 1, 128, i => colour(i / 127));
 }
 
 // The mean over heads of the weights of one word: over the keys that a query attends to (side 0), or the queries that attend to a key.

@@ -15,6 +15,7 @@ stage.hidden = false;
 stage.style.position = "relative";
 const keys = wordRow("attends to", data.own === null ? data.keys : [...data.keys, data.steps[last].word]);
 const tokens = data.own === null ? wordRow("generated", data.steps.map(step => step.word)) : keys.slice(data.own);
+const legend = make("div", "bar", undefined, stage);
 make("h3", "", "probability and alternatives", stage);
 const alternatives = make("div", "alternatives", undefined, stage);
 
@@ -37,8 +38,8 @@ function go(step) {
   end.disabled = next.disabled = at === last;
   for (const node of shaded) shade(node, null);
   shaded = data.weights[at].map(([key, weight]) => {
-    shade(keys[key], weight);
-    keys[key].title = (weight / 255).toFixed(2);
+    shade(keys[key], weight / data.end);
+    keys[key].title = formatWeight(weight);
     return keys[key];
   });
   tokens.forEach((node, i) => { node.classList.toggle("now", i === at); node.classList.toggle("later", i > at); });
@@ -62,4 +63,5 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   go(to);
 });
-go(at);
+repaint = () => { legend.replaceChildren(); scaleLegend(legend, 0, data.end, "attention weight"); go(at); };
+themeChanged();

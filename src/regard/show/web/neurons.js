@@ -8,7 +8,7 @@ const number = x => x.toPrecision(2).replace("-", "−");
 
 // A vector of K bytes from an offset on, a pixel per component.
 function strip(vector, from, parent, describe, name) {
-  const canvas = paintCells(make("canvas", name, undefined, parent), 1, K, i => colours[vector[from + i]]);
+  const canvas = paintCells(make("canvas", name, undefined, parent), 1, K, i => colourOf((vector[from + i] - 127) / 127).rgb);
   canvas.addEventListener("mousemove", event => {
     const i = Math.max(0, Math.min(K - 1, Math.floor(event.offsetX / canvas.clientWidth * K)));
     status.textContent = `component ${i + 1}: ${describe(i)}`;
@@ -40,6 +40,9 @@ function draw(at) {
     make("i", "", undefined, weight).style.width = one.weights[row] * 62 + "%";
     make("span", masked, one.weights[row].toFixed(2), weight);
   });
+  const legend = make("div", "bar", undefined, stage);
+  scaleLegend(legend, -data.reach, data.reach, "components of q and k");
+  scaleLegend(legend, -one.reach, one.reach, "products");
   status.textContent = one.note || "Point at a word to see its query; click to keep it. Point at a vector to read its components.";
 }
 
@@ -50,4 +53,5 @@ data.queries.forEach((one, i) => {
   button.addEventListener("click", () => { kept = i; draw(i); });
 });
 queries.addEventListener("mouseleave", () => draw(kept));
-draw(kept);
+repaint = () => draw(kept);
+themeChanged();

@@ -6,21 +6,38 @@ const status = document.getElementById("status");
 const group = () => data.groups[at.group];
 const sizes = () => { const g = group(); return [g.layers.length, g.heads.length, g.queries.length, g.keys.length]; };
 const place = (layer, head) => { const [, H, T, S] = sizes(); return (layer * H + head) * T * S; };
-const weight = byte => { const w = byte / 255 * group().darkest; return w >= 0.1 ? w.toFixed(2) : w.toPrecision(2); };
+const weightAt = (layer, head, i) => group().weights[place(layer, head) + i] / 255 * group().largest[layer][head];
 const shownHeads = () => group().heads.map((_, head) => head).filter(head => !at.off.has(head));
+const colourOfHead = head => headColour(head, group().heads.length, isDark());
+const scaleBox = document.getElementById("scale");
 
-// Weights (rows, cols) 0..255 as pixels of a canvas, one each.
-const pixels = (canvas, rows, cols, value) => paintCells(canvas, rows, cols, i => colours[Math.round(value(i))]);
+// The largest weight of some heads in a layer.
+const largestOf = (layer, heads) => Math.max(0, ...heads.map(head => group().largest[layer][head]));
+
+// The end of the scale of what is shown, with its legend: the largest weight, rounded up, or 1 where scales are absolute.
+function scaleTo(largest, colour) {
+  const end = at.absolute ? 1 : scaleEnd(largest);
+  scaleLegend(scaleBox, 0, end, "attention weight", colour);
+  const label = make("label", "", undefined, scaleBox), box = make("input", "", undefined, label);
+  box.type = "checkbox"; box.checked = at.absolute;
+  label.append(" scale to 1, to compare views");
+  box.addEventListener("change", () => { at.absolute = box.checked; draw(); });
+  return end;
+}
+
+// Weights (rows, cols) as pixels of a canvas, one each.
+const pixels = (canvas, rows, cols, value, end) => paintCells(canvas, rows, cols, i => colourOf(value(i) / end).rgb);
 
 // The mean of the heads that are on, in one layer.
 function mean(layer) {
-  const [, , T, S] = sizes(), heads = shownHeads(), sum = new Float32Array(T * S), w = group().weights;
-  for (const head of heads) for (let i = 0, from = place(layer, head); i < T * S; i++) sum[i] += w[from + i] / heads.length;
+  const [, , T, S] = sizes(), heads = shownHeads(), sum = new Float32Array(T * S);
+  for (const head of heads) for (let i = 0; i < T * S; i++) sum[i] += weightAt(layer, head, i) / heads.length;
   return sum;
 }
 
 function drawLines() {
-  const g = group(), [, H, T, S] = sizes(), rows = Math.max(T, S), step = rows <= 30 ? 24 : rows <= 80 ? 18 : 14, wide = 320;
+  const g = group(), [, , T, S] = sizes(), rows = Math.max(T, S), step = rows <= 30 ? 24 : rows <= 80 ? 18 : 14, heads = shownHeads();
+  const bar = barWidth(heads.length), edge = bar * heads.length + (bar ? 6 : 0), wide = 320 + 2 * edge;
   const box = make("div", "lines", undefined, stage);
   const column = words => {
     const side = make("div", "words", undefined, box);
@@ -36,22 +53,34 @@ function drawLines() {
   canvas.width = wide * sharp; canvas.height = rows * step * sharp;
   canvas.style.width = wide + "px"; canvas.style.height = rows * step + "px";
   context.scale(sharp, sharp);
-  const weightOf = (head, t, s) => g.weights[((at.layer * H + head) * T + t) * S + s] / 255;
+  const background = cssVariable("card").match(/[0-9a-f]{2}/gi).map(part => parseInt(part, 16));
+  const strongest = (colourOfHead(heads[0]).match(/^#/) ? colourOfHead(heads[0]).match(/[0-9a-f]{2}/gi).map(part => parseInt(part, 16))
+    : colourOfHead(heads[0]).match(/\d+/g).map(Number));
+  const end = scaleTo(largestOf(at.layer, heads), t => background.map((part, i) => part + t * (strongest[i] - part)));
+  const weightOf = (head, t, s) => weightAt(at.layer, head, t * S + s) / end;
   const paint = () => {
-    const hover = at.hover, heads = shownHeads();
+    const hover = at.hover, lines = heaviestLines(heads, T, S, weightOf, { most: 30_000, only: hover });
     context.clearRect(0, 0, wide, rows * step);
-    strokeLines(context, heaviestLines(heads, T, S, weightOf, { least: 5 / 255, most: 30_000, only: hover }),
-      { width: wide, step, thickness: step < 18 ? 1.1 : 1.8, colour: head => g.colours[head] });
+    context.save();
+    context.translate(edge, 0);
+    strokeLines(context, lines, { width: wide - 2 * edge, step, thickness: step < 18 ? 1.1 : 1.8, colour: colourOfHead, heads });
+    context.restore();
+    const bars = { wide: bar, step, colour: colourOfHead, heads, background: cssVariable("tint") };
+    if (bar) paintBars(context, heaviestAtWords(lines, 0, T, heads), { ...bars, left: 1 });
+    if (bar) paintBars(context, heaviestAtWords(lines, 1, S, heads), { ...bars, left: wide - edge + 5 });
     [left, right].forEach((nodes, side) => nodes.forEach((node, i) => {
       node.classList.toggle("on", hover?.side === side && hover.index === i);
       shade(node, null);
     }));
-    if (!hover) { status.textContent = "Point at a word to see its lines alone; click to keep it." + noteText(); return; }
+    if (!hover) {
+      status.textContent = "Point at a word to see its lines alone; click to keep it." + (bar ? " Bars: the heaviest line of each head." : "") + noteText();
+      return;
+    }
     const [words, others, nodes] = hover.side === 0 ? [g.queries, g.keys, right] : [g.keys, g.queries, left];
     const means = meanOfWord(heads, hover.side, hover.index, others.length, weightOf);
-    nodes.forEach((node, i) => shade(node, 255 * means[i]));
+    nodes.forEach((node, i) => shade(node, means[i]));
     status.textContent = words[hover.index] + (hover.side === 0 ? " attends to " : " is attended to by ")
-      + topIndices(means, 4, 3 / 255).map(i => others[i] + " " + weight(255 * means[i])).join(", ") + noteText();
+      + topIndices(means, 4, 0.01).map(i => others[i] + " " + formatWeight(end * means[i])).join(", ") + noteText();
   };
   let kept = at.hover;
   [left, right].forEach((nodes, side) => nodes.forEach((node, index) => {
@@ -72,13 +101,13 @@ function drawModel() {
   const wide = Math.max(side / 3, side * Math.min(1, S / T)), high = Math.max(side / 3, side * Math.min(1, T / S));
   const box = make("div", "grid", undefined, stage);
   box.style.gridTemplateColumns = `auto repeat(${H}, ${wide}px)`;
+  const end = scaleTo(Math.max(...g.largest.flat()));
   make("span", "", "", box);
   for (const head of g.heads) make("span", "name", (H > 12 ? "" : "head ") + head, box);
   for (let layer = 0; layer < L; layer++) {
     make("span", "name", "layer " + g.layers[layer], box);
     for (let head = 0; head < H; head++) {
-      const canvas = make("canvas", "", undefined, box), from = place(layer, head);
-      pixels(canvas, T, S, i => g.weights[from + i]);
+      const canvas = pixels(make("canvas", "", undefined, box), T, S, i => weightAt(layer, head, i), end);
       canvas.style.width = wide + "px"; canvas.style.height = high + "px";
       canvas.title = `layer ${g.layers[layer]}, head ${g.heads[head]}`;
       canvas.addEventListener("click", () => {
@@ -91,6 +120,9 @@ function drawModel() {
 }
 
 function drawMatrix(rows, cols, value, rowName, click) {
+  let largest = 0;
+  for (let i = 0; i < rows.length * cols.length; i++) largest = Math.max(largest, value(i));
+  const end = scaleTo(largest);
   const [R, C] = [rows.length, cols.length], cell = Math.max(5, Math.min(28, Math.floor(820 / Math.max(R, C))));
   const tall = R <= 24 ? Math.max(cell, 18) : cell;
   const width = make("canvas").getContext("2d");
@@ -100,7 +132,7 @@ function drawMatrix(rows, cols, value, rowName, click) {
   const box = make("div", "matrix", undefined, stage), canvas = make("canvas", "", undefined, box);
   box.style.width = left + C * cell + longest(cols) * 0.6 + 12 + "px"; box.style.height = top + R * tall + "px";
   canvas.width = C * cell; canvas.height = R * tall; canvas.style.left = left + "px"; canvas.style.top = top + "px";
-  enlargeCells(canvas.getContext("2d"), pixels(document.createElement("canvas"), R, C, value), { wide: cell, tall, line: "#fff", outer: true });
+  enlargeCells(canvas.getContext("2d"), pixels(document.createElement("canvas"), R, C, value, end), { wide: cell, tall, line: cssVariable("card"), outer: true });
   const name = (word, kind, x, y, size) => {
     const node = make("span", kind, word, box);
     node.style.left = x + "px"; node.style.top = y + "px"; node.style.fontSize = size + "px";
@@ -111,7 +143,7 @@ function drawMatrix(rows, cols, value, rowName, click) {
   const index = event => Math.min(R - 1, Math.floor(event.offsetY / tall)) * C + Math.min(C - 1, Math.floor(event.offsetX / cell));
   canvas.addEventListener("mousemove", event => {
     const i = index(event);
-    status.textContent = `${rowName(Math.floor(i / C))} → ${cols[i % C]}  ${weight(value(i))}` + noteText();
+    status.textContent = `${rowName(Math.floor(i / C))} → ${cols[i % C]}  ${formatWeight(value(i))}` + noteText();
   });
   if (click) canvas.addEventListener("click", event => click(Math.floor(index(event) / C)));
 }
@@ -129,7 +161,7 @@ function drawToken() {
   status.textContent = `What ${g.queries[token]} attends to, layer by layer; the mean of the heads that are on.` + noteText();
 }
 
-const noteText = () => group().note ? `  (${group().note}; the darkest is ${weight(255)})` : "";
+const noteText = () => group().note ? `  (${group().note})` : "";
 
 function choice(name, options, value, change, parent) {
   const label = make("label", "", name + " ", parent), select = make("select", "", undefined, label);
@@ -141,12 +173,11 @@ function choice(name, options, value, change, parent) {
 function controls() {
   const g = group(), bar = document.getElementById("choose"), heads = document.getElementById("heads");
   bar.replaceChildren(); heads.replaceChildren();
-  const views = make("span", "", undefined, bar);
+  const views = make("span", "views", undefined, bar);
   for (const [view, name] of data.views) {
     const button = make("button", "", name, views);
     button.setAttribute("aria-pressed", at.view === view);
     button.addEventListener("click", () => { at.view = view; draw(); });
-    views.append(" ");
   }
   if (data.groups.length > 1) choice("attention", data.groups.map(one => one.name), at.group,
     i => Object.assign(at, { group: i, layer: 0, off: new Set(), hover: null, token: null }), bar);
@@ -156,7 +187,7 @@ function controls() {
   make("span", "", "heads", heads);
   g.heads.forEach((name, head) => {
     const button = make("button", "head", name, heads);
-    button.style.background = g.colours[head];
+    button.style.background = colourOfHead(head);
     button.title = "click: this one on or off; double click: this one alone";
     button.setAttribute("aria-pressed", !at.off.has(head));
     button.addEventListener("click", () => {
@@ -172,9 +203,11 @@ function controls() {
 function draw() {
   controls();
   stage.replaceChildren();
+  scaleBox.replaceChildren();
   ({ heads: drawLines, model: drawModel, matrix: drawOne, token: drawToken })[at.view]();
 }
 
 if (at.head !== null) at.off = new Set(group().heads.map((_, i) => i).filter(i => i !== at.head));
 if (at.view === "heads" && at.token !== null) at.hover = { side: 0, index: at.token };
-draw();
+repaint = draw;
+themeChanged();

@@ -94,7 +94,9 @@ class PythonTokenizer(Tokenizer):
         return [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids]
 
     def piece(self, number: int) -> str:
-        return str(self.tokenizer.convert_tokens_to_string([self.library.id_to_token(number) or ""]))
+        token = self.library.id_to_token(number) or ""
+        joined = str(self.tokenizer.convert_tokens_to_string(["a", token]))  # with the space before a word
+        return joined[1:] if joined.startswith("a") else str(self.tokenizer.convert_tokens_to_string([token]))
 
     @cached_property
     def special_ids(self) -> set[int]:
@@ -110,6 +112,9 @@ class PythonVocabulary:
     def id_to_token(self, number: int) -> str | None:
         token = self.tokenizer.convert_ids_to_tokens(number)
         return None if token is None else str(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.tokenizer.get_vocab())
 
     def token_to_id(self, token: str) -> int | None:
         return self.tokenizer.get_vocab().get(token)  # type: ignore[no-any-return]

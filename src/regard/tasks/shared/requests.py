@@ -69,6 +69,7 @@ class TokenListener:
     def __init__(self, tokenizer: Tokenizer, streamer: TextStreamer, callback: StreamCallback | None):
         self.tokenizer, self.streamer, self.callback = tokenizer, streamer, callback
         self.words: list[str] = []
+        self.last = streamer.ids[-1] if streamer.ids else None
         self.probabilities: list[float] = []
 
     def on_token(self, token: int, log_p: float, active: bool) -> bool:
@@ -76,7 +77,8 @@ class TokenListener:
         self.streamer.log_probability += log_p
         piece = self.streamer.add(token) if active else self.streamer.end()
         if active:
-            self.words += self.tokenizer.labels([token])
+            self.words += self.tokenizer.labels([token], self.last)
+            self.last = token
             self.probabilities.append(math.exp(log_p))
         if self.callback is not None and (active or piece):
             self.callback(StreamedToken(piece, self.words[-1] if active else "", math.exp(log_p)))
