@@ -6,11 +6,13 @@ import re
 import signal
 import subprocess
 import sys
+from select import select
 from typing import get_origin
 
 import pytest
 
 from regard import cli
+from regard.cli.options import read_batches
 from regard.recipe.parse import FORMER_NAMES
 from regard.recipe.settings import allowed_kinds, settings_in
 from regard.tasks import all_tasks
@@ -186,6 +188,50 @@ def test_translate_reads_and_writes_lines(regard, tiny_run):
     assert regard("translate", tiny_run.folder, stdin=b"fine\n\xff\n")[0] == 2
     status, _, err = regard("translate", tiny_run.folder, "fine", "\udcff")  # how Python decodes the byte 0xff of an argument
     assert status == 2 and err == "regard: text 2 of the command line is not UTF-8; convert it first\n"
+
+
+def test_translate_answers_each_line_of_a_coprocess_before_the_next_is_written(tiny_run):
+    texts = tiny_run.data.valid.source[:3]
+    with subprocess.Popen(
+        [sys.executable, "-m", "regard", "translate", str(tiny_run.folder), "--device", "cpu"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as coprocess:
+        for text, expected in zip(texts, tiny_run._best(texts)):
+            coprocess.stdin.write(f"{text}\n")
+            assert select([coprocess.stdout], [], [], 60)[0], "no answer while standard input stays open"
+            assert coprocess.stdout.readline() == f"{expected.text}\n"
+        coprocess.stdin.close()
+        assert coprocess.stdout.read() == "" and coprocess.wait(60) == 0
+
+
+@pytest.mark.parametrize("pipe", [True, False])
+def test_lines_are_read_in_batches_from_a_file_and_as_they_arrive_from_a_pipe(pipe, tmp_path, monkeypatch):
+    lines = [f"line {number} ö" for number in range(20000)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    with (tmp_path / "lines.txt").open("rb") as file, subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE) as cat:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(cat.stdout if pipe else (tmp_path / "lines.txt").open("rb")))
+        batches = list(read_batches(None, size=500))
+    assert [line for batch in batches for line in batch] == lines
+    assert all(len(batch) == 500 for batch in batches) if not pipe else max(map(len, batches)) <= 500
+
+
+def test_translate_with_long_lines_file_names_and_samples(regard, tiny_run, tmp_path):
+    data = ("The dog sleeps.\n" + "The dog sleeps. " * 40 + "\nThe dog sleeps.\n").encode()
+    for treatment in ("truncate", "split"):
+        status, out, _ = regard("translate", tiny_run.folder, "--too-long", treatment, stdin=data)
+        assert status == 0 and len(out.splitlines()) == 3
+    status, _, err = regard("translate", tiny_run.folder, stdin=data)
+    assert status == 2 and "line 2 has" in err and "--too-long truncate or split" in err and err.count("\n") == 1
+    status, _, err = regard("translate", tiny_run.folder, "--too-long", "cut", "a")
+    assert status == 2 and "choose from error, truncate, split" in err
+    (tmp_path / "my news.en").write_text("The dog sleeps.\n")
+    status, out, err = regard("translate", tiny_run.folder, tmp_path / "my news.en")
+    assert status == 2 and not out and "is a file, not a text" in err and f"< '{tmp_path}/my news.en'" in err
+    status, out, _ = regard("translate", tiny_run.folder, "The dog sleeps.", "--temperature", "1", "-n", "3")
+    assert status == 0 and len(out.splitlines()) == 3
 
 
 def test_greedy_equals_beam_one(regard, tiny_run):

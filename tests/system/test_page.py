@@ -272,7 +272,7 @@ def test_two_thousand_tokens_stay_responsive(opened, served):
         page.locator("textarea").fill(text)
         open_options(page)
         page.get_by_label("max tokens").fill("20")
-        page.get_by_label("temperature").fill("50")  # an untrained model would end at once
+        page.get_by_role("spinbutton", name="temperature").fill("50")  # an untrained model would end at once
         click(page, "Generate")
         page.locator(".target .word").first.wait_for(timeout=60_000)
         assert page.locator(".source .word").count() >= 2000
@@ -474,3 +474,11 @@ def test_page_fits_a_phone_of_320_pixels(opened, stub, page_stub, view):
             page.locator("svg.tree").wait_for()
         page.locator("#theme").tap()
         assert page.locator("html").get_attribute("data-theme") == "light"
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390, 320])
+def test_faithfulness_table_is_shown_whole(opened, served, width):
+    with opened(served, "en-de/translate", width=width) as page:
+        check_faithfulness(page)
+        needed, given = page.locator(".faithfulness .scroll").evaluate("box => [box.scrollWidth, box.clientWidth]")
+        assert needed <= given

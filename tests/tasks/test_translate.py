@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import regard
 from regard.batches.ragged import Ragged
@@ -12,6 +14,7 @@ from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.run.train import train
 from regard.tasks import parse_recipe, starter_recipe
+from regard.tasks.shared.long_texts import fitting_parts, split_tokens
 from regard.training.losses import sequence_log_probs
 
 
@@ -78,6 +81,47 @@ def test_encoder_alignment_equals_recorded_attention_summed_over_tokens(tiny_run
 def test_text_longer_than_max_length_is_refused(tiny_run):
     with pytest.raises(UserError, match=r"line 2 has \d+ tokens, the model takes 48"):
         tiny_run._best(["The dog sleeps.", "The dog sleeps. " * 40])
+
+
+def test_a_long_text_is_truncated_or_split_and_the_others_are_translated_as_ever(tiny_run):
+    short, long = "The dog sleeps.", "The dog sleeps. " * 40
+    limit = 48 - tiny_run._special_tokens.num_added
+    cut = tiny_run.tokenizers[0].decode([tiny_run.tokenizers[0].encode([long])[0][:limit]])[0]
+    alone = [one.text for one in tiny_run.translate([short, cut])]
+    assert [one.text for one in tiny_run.translate([short, long], too_long="truncate")] == alone
+    first, found = tiny_run.translate([short, long], too_long="split")
+    assert first.text == alone[0]
+    parts = fitting_parts(tiny_run, [long], "split")[0]
+    texts = tiny_run.tokenizers[0].decode(parts)
+    assert all(text.endswith(".") for text in texts) and " ".join(texts) == long.strip()
+    each = tiny_run.translate(texts)
+    assert found.text == " ".join(one.text for one in each)
+    assert found.score == pytest.approx(sum(one.score for one in each), abs=1e-3)
+    with pytest.raises(UserError, match="too_long = 'cut': choose from error, truncate, split"):
+        tiny_run.translate(short, too_long="cut")
+
+
+@given(st.text("ab .", max_size=60), st.integers(1, 9))
+def test_the_parts_of_a_split_text_fit_and_joined_are_its_tokens(text, limit):
+    ids = [ord(letter) for letter in text if letter != " "]
+    words = [number for number, word in enumerate(text.split()) for _ in word]
+    parts = split_tokens(text, ids, words, limit)
+    assert [token for part in parts for token in part] == ids
+    assert all(0 < len(part) <= limit for part in parts) or not ids
+    assert len(parts) <= max(1, len(ids))
+
+
+def test_several_sampled_translations_begin_with_the_single_one_whatever_is_beside(tiny_run):
+    texts = tiny_run.data.valid.source[:4]
+
+    def sample(texts, **options):
+        return [[one.text for one in several] for several in tiny_run.translate(texts, temperature=1.5, seed=4, **options)]
+
+    found = sample(texts, number=3)
+    assert [len(several) for several in found] == [3] * 4
+    assert len({text for several in found for text in several}) > 4
+    assert [several[:1] for several in found] == sample(texts, number=1)
+    assert sample(texts[2:], number=3, place=2) == found[2:]
 
 
 def test_separate_source_and_target_vocabularies(tiny_settings, tmp_path):

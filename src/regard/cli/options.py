@@ -1,10 +1,14 @@
 """The options that several verbs share, and the runs and texts that they are given."""
 
+import os
+import shlex
 import signal
+import stat
 import sys
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import typer
 
@@ -20,6 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+READ_BYTES = 2**16
+"""What one read of standard input takes at most, the capacity of a pipe."""
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, Hugging Face folder, or name on the hub.")]
 Texts = Annotated[
     list[str] | None,
@@ -151,26 +157,61 @@ def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[st
     return texts if task is None else opened._prefixed(texts, task)
 
 
-def read_batches(texts: list[str] | None, size: int = 2000) -> Iterator[list[str]]:
-    """Yield the given texts at once, or standard input in batches, so that a long file streams through."""
+def read_batches(texts: list[str] | None, size: int = 2000, *, paths: bool = False) -> Iterator[list[str]]:
+    """Yield the given texts at once, or standard input in batches, so that a long file streams through.
+
+    From a pipe or a terminal, a batch is the lines that have arrived: a program that writes one and waits is answered. What is
+    printed so far is flushed before more is read. The name of a file is refused as a text, unless the verb reads `paths`.
+    """
     if texts:
         for number, text in enumerate(texts, start=1):
             if text.encode("utf-8", "ignore").decode("utf-8") != text:  # Python keeps undecodable bytes as surrogates
                 raise UserError(f"text {number} of the command line is not UTF-8; convert it first")
+            if not paths and os.path.isfile(text):  # noqa: PTH113 Path.is_file raises for a name that is too long
+                raise UserError(f"{text} is a file, not a text; give its lines on standard input: < {shlex.quote(text)}")
         yield texts
         return
     if sys.stdin is None:
         raise UserError("standard input is closed; give the texts as arguments")
     batch: list[str] = []
-    for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(MAX_LINE_BYTES + 1), b""), start=1):
-        if len(raw) > MAX_LINE_BYTES:
-            raise UserError(f"standard input, line {number} is longer than {MAX_LINE_BYTES:,} bytes; break it into lines")
-        try:
-            batch.append(raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
-        except UnicodeDecodeError:
-            raise UserError(f"standard input, line {number} is not UTF-8; convert it first") from None
-        if len(batch) == size:
-            yield batch
-            batch = []
+    for lines in _arriving_lines():
+        batch += lines
+        while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
+            yield batch[:size]
+            batch = batch[size:]
+            sys.stdout.flush()
     if batch:
         yield batch
+
+
+def _is_regular_file(file: IO[str]) -> bool:
+    """Whether a file is on a disk, and all of it there to be read."""
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError):  # no file of the system
+        return True
+
+
+def _arriving_lines() -> Iterator[list[str]]:
+    """Yield the lines of standard input that each read completes; a read waits only as long as there is nothing at all."""
+    number, pending = 0, b""
+    while True:
+        chunk = cast(BufferedIOBase, sys.stdin.buffer).read1(READ_BYTES)
+        *complete, pending = (pending + chunk).split(b"\n")
+        if not chunk and pending:
+            complete = [pending]
+        if len(longest := max([*complete, pending], key=len)) > MAX_LINE_BYTES:
+            line = number + [*complete, pending].index(longest) + 1
+            raise UserError(f"standard input, line {line} is longer than {MAX_LINE_BYTES:,} bytes; break it into lines")
+        yield [_decode_line(raw, number + i) for i, raw in enumerate(complete, start=1)]
+        number += len(complete)
+        if not chunk:
+            return
+
+
+def _decode_line(raw: bytes, number: int) -> str:
+    """Return a line of standard input; a byte-order mark at the beginning of the first is dropped."""
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+    except UnicodeDecodeError:
+        raise UserError(f"standard input, line {number} is not UTF-8; convert it first") from None

@@ -45,11 +45,20 @@ def translate(
         float | None, typer.Option(help="Exponent α of the length penalty [default: from the recipe].")
     ] = None,
     max_tokens: MaxTokens = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n best translations of each text.")] = 1,
+    number: Annotated[
+        int, typer.Option("--number", "-n", min=1, help="Print the n best translations of each text, or samples.")
+    ] = 1,
     temperature: Annotated[float | None, typer.Option(min=1e-6, help="Sample at this temperature instead of searching.")] = None,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
+    too_long: Annotated[
+        str | None,
+        typer.Option(
+            metavar="error|truncate|split",
+            help="Texts longer than the model takes; split: translate them part by part [default: from the recipe].",
+        ),
+    ] = None,
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
@@ -64,6 +73,7 @@ def translate(
     """
     languages = (source_language, target_language)
     opened = load_for("translate", run, device, task, precision=precision, engine=engine, languages=languages)
+    place = 0
     for lines in distributed.broadcast_each(read_batches(texts)):
         translations = opened.translate(
             with_task_prefix(opened, lines, task),
@@ -75,11 +85,13 @@ def translate(
             top_k=top_k,
             top_p=top_p,
             seed=seed,
+            too_long=too_long,
+            place=place,
         )
+        place += len(lines)
         for found in (one for best in translations for one in best):
             used = {} if engine == "regard" else {"engine": found.engine}
             print_item(as_json, found.text, text=found.text, score=round(found.score, 6), **used)
-        sys.stdout.flush()
 
 
 @app.command()
@@ -172,7 +184,7 @@ def classify(
     A regression run predicts scores. Images are given by path; a tab separates the two texts of a pair.
     """
     opened = load_for("classify", run, device, task, precision=precision)
-    for lines in read_batches(texts):
+    for lines in read_batches(texts, paths="image" in opened.task.reads):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
                 print_item(as_json, f"{found:.4f}", score=round(found, 6))
@@ -262,12 +274,13 @@ def embed(
     options = {} if read_as is None else {"read_as": read_as}
     if options and "match" not in opened.task.verbs:
         raise UserError(f"--as {read_as}: {run} {opened.task.does}, and nothing else; leave it out")
+    batches = read_batches(texts, paths="image" in opened.task.reads)
     if out is not None:
         from regard.show.word_similarity import draw_word_similarity
 
-        print(draw_word_similarity(opened, [line for lines in read_batches(texts) for line in lines], words, out, layer=layer))
+        print(draw_word_similarity(opened, [line for lines in batches for line in lines], words, out, layer=layer))
         return
-    for lines in read_batches(texts):
+    for lines in batches:
         for text, found in zip(lines, opened.embed(lines, layer=layer, pool=pool, **options)):
             vectors = [[round(float(x), 6) for x in vector] for vector in found.vectors]
             shown = "\n".join(" ".join(map(str, (token, *vector))) for token, vector in zip(found.tokens, vectors))

@@ -133,7 +133,7 @@ def caption(
         return
     captioned: list[str] = []
     captions: list[Any] = []
-    for paths in read_batches(images, size=256):
+    for paths in read_batches(images, size=256, paths=True):
         found = opened.caption(paths, beam=1 if greedy else beam, max_tokens=max_tokens, number=number or 1)
         for best in found:
             print_texts(best, as_json)
@@ -162,7 +162,7 @@ def match(
     from regard.tasks.contrastive import parse_labels
 
     choices = parse_labels(labels)
-    for lines in read_batches(images):
+    for lines in read_batches(images, paths=True):
         for path, found in zip(lines, opened.match(lines, choices, template or ["{}"])):
             prefix = f"{path}\t" if images is None or len(images) > 1 else ""
             shown = "\n".join(f"{prefix}{one.label}\t{one.probability:.4f}" for one in found)

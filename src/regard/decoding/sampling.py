@@ -78,6 +78,11 @@ class Sampler:
         return log_p, tokens
 
 
+def sample_index(place: int, sample: int, part: int = 0) -> int:
+    """Return the index that seeds a sample of an input, or of a part of it; the first sample has the input's own index."""
+    return place + (sample << 32) + (part % 2**15 << 48)
+
+
 def exponential_times(keys: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     """Return exponential random times (rows, C) from keys (rows,) and tokens (rows or 1, C): one round of splitmix64, as in
     `rng.hash64`."""

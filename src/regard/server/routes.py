@@ -26,7 +26,6 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -159,11 +158,10 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
     run, texts = model_request.run, as_list(body.text)
     if body.task is not None:
         texts = render.require_tasks(run)._prefixed(texts, body.task)
-    places = accumulate((bool(text.strip()) for text in texts), initial=0)  # the index among the texts that are not empty
     options = body.model_dump(include=SEARCH_OPTIONS)
     return await respond_decoded(
         model_request,
-        [partial(translate_task, run, text, place=place, **options) for text, place in zip(texts, places)],
+        [partial(translate_task, run, text, place=place, **options) for place, text in enumerate(texts)],
         response_types.TranslateResponse,
         lambda run, found: render.translation_results(run, texts, found, body),
         stream=body.stream,

@@ -18,7 +18,7 @@ from regard.decoding.batching import batches_by_length
 from regard.decoding.continuous_batching import pad_left
 from regard.decoding.greedy import decode_steps
 from regard.decoding.protocol import NO_OUTPUT
-from regard.decoding.sampling import SamplingParams
+from regard.decoding.sampling import SamplingParams, sample_index
 from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
 from regard.models.gpt import Gpt
@@ -253,11 +253,6 @@ class LanguageRun(Run):
 
     def _score(self, name: str, examples: TextLines) -> EvaluationResult:
         return EvaluationResult(name, examples, [], {"perplexity": self._perplexity(examples)})
-
-
-def sample_index(prompt: int, sample: int) -> int:
-    """Return the index that seeds a sample; the first sample of a prompt has the prompt's own index."""
-    return prompt + (sample << 32)
 
 
 def generated_text(streamer: TextStreamer) -> GeneratedText:

@@ -19,7 +19,7 @@ from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
 from regard.corpus.examples import ImageExamples
 from regard.decoding.batching import SearchParams, Sources, decode_all
-from regard.decoding.sampling import SamplingParams
+from regard.decoding.sampling import SamplingParams, sample_index
 from regard.errors import UserError
 from regard.models.dalle import Dalle
 from regard.models.vit import format_size
@@ -28,7 +28,6 @@ from regard.scoring import accuracy, perplexity
 from regard.tasks.base import EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
-from regard.tasks.language import sample_index
 from regard.tasks.shared.one_or_many import best_or_ranked
 from regard.tasks.shared.run_folder import copy_run
 from regard.tasks.starters.image_starters import text_to_image_recipe

@@ -1,7 +1,7 @@
 """Translation: a sequence-to-sequence model, its search, its word alignments."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self, Unpack, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
 from regard.decoding.batching import Sources, decode_all, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
+from regard.decoding.sampling import sample_index
 from regard.errors import UserError
 from regard.models.recurrent_translator import RecurrentTranslator
 from regard.models.transformer import Transformer
@@ -41,8 +42,9 @@ from regard.scoring import (
 from regard.scoring.alignment import sharpest_layer
 from regard.tasks.base import HUMAN_CHECK, OWN_ENGINE, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
+from regard.tasks.shared.long_texts import TooLong, fitting_parts
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
-from regard.tasks.shared.search import SearchOptions, search_params
+from regard.tasks.shared.search import SearchOptions, TranslateOptions, search_params
 from regard.tasks.starters.pair_starters import translate_recipe
 from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
@@ -108,54 +110,84 @@ class Alignment:
 
 
 @overload
-def translate_texts(run: Run, texts: str, *, number: None = None, **options: Unpack[SearchOptions]) -> Translation: ...  # type: ignore[overload-overlap]
+def translate_texts(run: Run, texts: str, *, number: None = None, **options: Unpack[TranslateOptions]) -> Translation: ...  # type: ignore[overload-overlap]
 @overload
-def translate_texts(run: Run, texts: str, *, number: int, **options: Unpack[SearchOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
+def translate_texts(run: Run, texts: str, *, number: int, **options: Unpack[TranslateOptions]) -> list[Translation]: ...  # type: ignore[overload-overlap]
 @overload
 def translate_texts(
-    run: Run, texts: Iterable[str], *, number: None = None, **options: Unpack[SearchOptions]
+    run: Run, texts: Iterable[str], *, number: None = None, **options: Unpack[TranslateOptions]
 ) -> list[Translation]: ...
 @overload
 def translate_texts(
-    run: Run, texts: Iterable[str], *, number: int, **options: Unpack[SearchOptions]
+    run: Run, texts: Iterable[str], *, number: int, **options: Unpack[TranslateOptions]
 ) -> list[list[Translation]]: ...
 def translate_texts(
-    run: Run, texts: str | Iterable[str], *, number: int | None = None, **options: Unpack[SearchOptions]
+    run: Run, texts: str | Iterable[str], *, number: int | None = None, **options: Unpack[TranslateOptions]
 ) -> Translation | list[Translation] | list[list[Translation]]:
     """Return the translation of a text, or of each text of a list; with a `number`, a list of its best translations.
 
-    With a `temperature`, translations are sampled. Options: beam, length_penalty, max_tokens, temperature, top_k, top_p, seed.
+    With a `temperature`, translations are sampled. Options: beam, length_penalty, max_tokens, temperature, top_k, top_p, seed;
+    `too_long` ("error", "truncate" or "split") says what happens to texts that are longer than the model takes.
     """
     return best_or_ranked(texts, number, lambda several: search_translations(run, several, number, **options))
 
 
 def search_translations(
-    run: Run, texts: Sequence[str], number: int | None = None, **options: Unpack[SearchOptions]
+    run: Run,
+    texts: Sequence[str],
+    number: int | None = None,
+    *,
+    too_long: TooLong | None = None,
+    place: int = 0,
+    **options: Unpack[SearchOptions],
 ) -> list[list[Translation]]:
-    """Return the `number` best translations of each text, best first."""
+    """Return the `number` best translations of each text, best first, or as many samples.
+
+    The translation of a text that is split is that of its parts, joined.
+    """
     params = search_params(run.recipe.decode, number, **options)
-    sources = run._ids(texts)
-    not_empty = [i for i, ids in enumerate(sources) if ids]
+    parts = fitting_parts(run, texts, too_long, place=place)
+    samples = 1 if params.sampling is None else params.num_hypotheses  # a search finds several, sampling draws one
+    rows = [(i, j, sample) for i, found in enumerate(parts) for j in range(len(found)) for sample in range(samples) if found[j]]
+    sources, indices = [parts[i][j] for i, j, _ in rows], [sample_index(place + i, sample, j) for i, j, sample in rows]
     engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
-    name = OWN_ENGINE if engine is None else engine.name
-    results = [[Translation("", 0.0, 0.0, [], name)] for _ in sources]
     if engine is not None:
-        found = engine.decode([sources[i] for i in not_empty], params, run.recipe.model.max_length)
+        hypotheses = engine.decode(sources, params, run.recipe.model.max_length)
     else:
-        found = decode_all(
+        hypotheses = decode_all(
             run.model,
-            text_inputs(run, [sources[i] for i in not_empty], params.max_tokens),
+            replace(text_inputs(run, sources, params.max_tokens), sequence_ids=indices),
             params,
             device=run.device,
             workers=num_workers(run.model, run.device),
             special_tokens=run._special_tokens,
         )
-    for i, hypotheses in zip(not_empty, found):
-        results[i] = as_translations(run, hypotheses, name)
-    return results
+    name = OWN_ENGINE if engine is None else engine.name
+    translated: list[list[list[Translation]]] = [[[] for _ in found] for found in parts]
+    for (i, j, _), found in zip(rows, hypotheses):
+        translated[i][j] += as_translations(run, found, name)
+    return [join_parts(found, name) for found in translated]
 
 
-def best_translations(run: Run, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[Translation]:
+def join_parts(parts: Sequence[Sequence[Translation]], engine: str) -> list[Translation]:
+    """Return the translations of a text from those of its parts: the best of each joined, then the second best, and so on."""
+    found = [part for part in parts if part]
+    if len(found) == 1:
+        return list(found[0])
+    joined = [[part[min(rank, len(part) - 1)] for part in found] for rank in range(max(map(len, found), default=1))]
+    return [
+        Translation(
+            " ".join(one.text for one in several),
+            sum((one.score for one in several), 0.0),
+            sum((one.log_probability for one in several), 0.0),
+            [token for one in several for token in one.tokens],
+            engine,
+        )
+        for several in joined
+    ]
+
+
+def best_translations(run: Run, texts: Sequence[str], **options: Unpack[TranslateOptions]) -> list[Translation]:
     """Return the best translation of each text."""
     return [found[0] for found in search_translations(run, texts, **options)]
 

@@ -6,6 +6,7 @@ import { tokenList } from "./token_list.js";
 
 const AUTOMATIC_LENGTH = 400;                         // longer texts are explained only on request: it takes a while
 const BASELINE = "random";
+const SOFT = "\u00ad";                               // where a heading may be broken
 const MEASURES = {
   comprehensiveness: ["comprehensiveness", "How much the output's log-probability (or similarity) drops without the tokens that a method "
     + "ranks first, on average. The higher above the random baseline, the more they matter."],
@@ -14,6 +15,12 @@ const MEASURES = {
     + "0 unrelated."],
   randomized: ["correlation with a random model", "How similar the explanation of the same model with random weights is. Near 1, the "
     + "explanation does not show what was learned."],
+};
+const HEADINGS = {                                    // short and breakable: five columns fit a phone
+  comprehensiveness: unit => `compre${SOFT}hensive${SOFT}ness (${unit})`,
+  sufficiency: unit => `suffi${SOFT}ciency (${unit})`,
+  spearman: () => "rank corr. with occlusion",
+  randomized: () => "corr. with random model",
 };
 const PERMUTATION_NOTE = "Permutation: how far the output moves when the shown weights are permuted among tokens. Near 0, the output does not "
   + "depend on them, and they explain nothing.";
@@ -102,8 +109,7 @@ export function faithfulnessPanel(parent, { model, closed }) {
 function measureTable({ faithfulness, attributions, unit }, showMethod) {
   const known = number => number !== undefined && number !== null, rows = Object.values(faithfulness);
   const present = Object.keys(MEASURES).filter(name => rows.some(row => known(row[name])));
-  const withUnit = name => ["comprehensiveness", "sufficiency"].includes(name) ? `${MEASURES[name][0]} (${unit})` : MEASURES[name][0];
-  const head = ["method", ...present.map(withUnit)].map(name => element("th", { scope: "col" }, name));
+  const head = ["method", ...present.map(name => HEADINGS[name](unit))].map(name => element("th", { scope: "col" }, name));
   const rowName = method => attributions[method] ? element("button", { type: "button", class: "plain", onclick: () => showMethod(method) }, method) : method;
   const body = Object.entries(faithfulness).map(([method, row]) => element("tr", { class: method === BASELINE ? "baseline" : null },
     element("th", { scope: "row" }, rowName(method)), ...present.map(name => element("td", {}, known(row[name]) ? formatNumber(row[name]) : ""))));

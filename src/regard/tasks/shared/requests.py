@@ -13,11 +13,11 @@ import numpy as np
 from regard.decoding.batching import SearchParams, Sources
 from regard.decoding.continuous_batching import ContinuousBatcher, DecodingRequest
 from regard.decoding.protocol import require_output
-from regard.decoding.sampling import SamplingParams
+from regard.decoding.sampling import SamplingParams, sample_index
 from regard.decoding.streaming import TextStreamer
 from regard.tasks.base import Run
 from regard.tasks.caption import CaptionRun
-from regard.tasks.language import GeneratedText, LanguageRun, generated_text, sample_index
+from regard.tasks.language import GeneratedText, LanguageRun, generated_text
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.translate import TranslateRun, Translation
@@ -94,7 +94,7 @@ def translate_task(
     callback: StreamCallback | None = None,
     **options: Unpack[SearchOptions],
 ) -> DecodingTask:
-    """Return the task of translating a text; `place` is its index among all texts that are not empty."""
+    """Return the task of translating a text; `place` is its index among all texts."""
     params = search_params(run.recipe.decode, number, **options)
     ids = run._ids([text])
     if not ids[0]:

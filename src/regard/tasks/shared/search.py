@@ -8,6 +8,7 @@ from regard.decoding.batching import SearchParams
 from regard.decoding.sampling import SamplingParams
 from regard.errors import UserError
 from regard.recipe import DecodeSettings
+from regard.tasks.shared.long_texts import TooLong
 
 
 class SearchOptions(TypedDict, total=False):
@@ -21,6 +22,15 @@ class SearchOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     seed: int
+
+
+class TranslateOptions(SearchOptions, total=False):
+    """How to search for translations."""
+
+    too_long: TooLong | None
+    """What happens to texts that are longer than the model takes."""
+    place: int
+    """The index of the first text among all that are translated, for sampling and for messages."""
 
 
 def search_params(
