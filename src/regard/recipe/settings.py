@@ -25,7 +25,7 @@ class Settings(BaseModel):
 
 def allowed_kinds(settings: type[Settings]) -> tuple[str, ...]:
     """Return the values of `kind` that select this class in a union."""
-    return get_args(settings.model_fields["kind"].annotation)
+    return get_args(settings.model_fields["kind"].annotation) if "kind" in settings.model_fields else ()
 
 
 def settings_in(annotation: object) -> list[type[Settings]]:
