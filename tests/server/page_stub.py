@@ -94,8 +94,13 @@ def translate_response(body: request_types.TranslateRequest) -> response_types.T
     changes = {"sie": "es" if lost else "sie", "Ziege": "Hund" if "dog" in text and "goat" not in text else "Ziege"}
     source, target = text.split(), [changes.get(word, word) for word in GERMAN]
     weights = [peaked_weights(len(source), min(ORDER[i], len(source) - 1)) for i in range(len(target))]
+    uniform = [[round(1 / len(source), 4)] * len(source) for _ in target]
     alignment = response_types.AlignmentResult(
-        source=source, target=target, weights=weights, name="cross-attention, layer 2, mean of 4 heads"
+        source=source,
+        target=target,
+        weights=weights,
+        name="cross-attention, layer 2, mean of 4 heads",
+        heads=[[uniform, [peaked_weights(len(source), 0) for _ in target]], [weights, uniform]],
     )
     alternatives = [
         response_types.HypothesisResult(

@@ -62,6 +62,7 @@ def test_translation_alignment_and_beam_tree(client, runs):
     expected = runs["en-de"].align(TEXTS[1])
     assert found["alignment"]["source"] == expected.source and found["alignment"]["target"] == expected.target
     np.testing.assert_allclose(found["alignment"]["weights"], expected.view()[0], atol=1e-3)
+    np.testing.assert_allclose(found["alignment"]["heads"], expected.weights, atol=1e-3)
     path = [node["token"] for node in found["beam_tree"] if node["on_best_path"]]
     assert path[: len(found["tokens"])] == found["tokens"]
     assert all(-1 <= node["parent"] < index for index, node in enumerate(found["beam_tree"]))

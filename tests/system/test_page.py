@@ -482,3 +482,37 @@ def test_faithfulness_table_is_shown_whole(opened, served, width):
         check_faithfulness(page)
         needed, given = page.locator(".faithfulness .scroll").evaluate("box => [box.scrollWidth, box.clientWidth]")
         assert needed <= given
+
+
+def hover_matrix_row(page, row, column=0.5):
+    """Point at a row of the matrix, between its left and right edge."""
+    page.locator("canvas.map").scroll_into_view_if_needed()
+    box = page.locator("canvas.map").bounding_box()
+    page.mouse.move(box["x"] + column * box["width"], box["y"] + box["height"] - 2 - 20 * (2 * row + 1))
+
+
+def test_matrix_row_lights_its_words_and_the_chosen_head_shades_them(opened, stub):
+    sentence = "The goat drank because it was thirsty."
+    with opened(stub, f"demo/translate?text={sentence}", width=1440) as page:
+        page.locator("canvas.map").wait_for()
+        hover_matrix_row(page, row=1)  # the last but one
+        (lit,) = page.locator(".target .word.on").all_inner_texts()
+        assert lit == page.locator(".target .word").all_inner_texts()[-2] and shaded_words(page, ".source .word")
+        assert page.get_by_label("head", exact=True).is_disabled()
+        page.get_by_label("layer", exact=True).select_option("1")
+        page.get_by_label("head", exact=True).select_option("2")
+        page.get_by_text("layer 1, head 2. Rows are").wait_for()
+        page.locator(".target .word").last.hover()
+        assert "attended to The" in page.locator(".readout").first.inner_text()
+        assert "layer=1" in page.url and "head=2" in page.url
+        page.reload()
+        page.get_by_text("layer 1, head 2. Rows are").wait_for()
+
+
+def test_matrix_row_lights_the_lines_of_its_query(opened, stub):
+    with opened(stub, "demo/attention?text=The goat drank.&panel=Matrix", width=1440) as page:
+        page.locator(".side-by-side .lines .word").first.wait_for()
+        before = page.locator(".lines canvas").evaluate("canvas => canvas.toDataURL()")
+        hover_matrix_row(page, row=0)
+        assert page.locator(".lines .column:first-child .word.on").all_inner_texts() == ["drank."]
+        assert page.locator(".lines canvas").evaluate("canvas => canvas.toDataURL()") != before

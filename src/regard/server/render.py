@@ -95,8 +95,13 @@ def translation_results(
         found = run._align_translations([texts[i] for i in nonempty], [translations[i][0] for i in nonempty])
         for i, alignment in zip(nonempty, found):
             weights, name = alignment.view()
+            fits = alignment.weights.size * len(nonempty) <= MAX_WEIGHTS
             alignments[i] = response_types.AlignmentResult(
-                source=alignment.source, target=alignment.target, weights=np.round(weights, 4).tolist(), name=name
+                source=alignment.source,
+                target=alignment.target,
+                weights=np.round(weights, 4).tolist(),
+                name=name,
+                heads=np.round(alignment.weights, 4).tolist() if fits else [],
             )
     if request.beam_tree:
         decode = run.recipe.decode

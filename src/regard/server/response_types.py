@@ -90,6 +90,8 @@ class AlignmentResult(ApiResponse):
     """One row per target word, one column per source word."""
     name: str
     """The layer and heads."""
+    heads: list[list[list[list[float]]]] = []
+    """The same of every layer and head; none if they are too many for one response."""
 
 
 class BeamTreeNode(ApiResponse):

@@ -13,6 +13,7 @@ import { createView, offerCopies } from "./view.js";
 export const attention = { name: "Attention", open };
 const KINDS = { cross: "translation to sentence", encoder: "within the sentence", decoder: "within the translation" };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
+const MAX_LINES = 60;                                 // queries beyond which lines are too many to read
 
 function open(panel, context) {
   const { model } = context;
@@ -89,12 +90,11 @@ async function fetchAllLayers(request, signal) {
 function showHeads(result, maps, image, request, { state: kept, remember }, onHead) {
   const place = (numbers, name, fallback) => numbers.includes(Number(kept[name])) ? numbers.indexOf(Number(kept[name])) : fallback;
   const state = { layer: place(maps.layers, "layer", maps.sharpest_layer), head: place(maps.heads, "head", 0), allHeads: Boolean(kept.all),
-    tab: kept.panel ?? (image ? "Image" : maps.queries.length > 60 ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember };
+    tab: kept.panel ?? (image ? "Image" : maps.queries.length > MAX_LINES ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember };
   const title = element("h2", { "aria-live": "polite" }), boxes = new Map();
   const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
   const drawTab = { Image: box => drawOnImage(box, maps, image, state), Lines: box => drawLines(box, maps, state, draw),
-    Matrix: box => matrix(box, { rows: maps.queries, columns: maps.keys, weights: maps.weights[state.layer][state.head] },
-      { label: "attention of each token" }) };
+    Matrix: box => drawMatrix(box, maps, state, { beside: !image && maps.queries.length <= MAX_LINES }) };
   const draw = () => {
     title.textContent = `Layer ${maps.layers[state.layer]}, head ${maps.heads[state.head]}`;
     onHead({ layer: maps.layers[state.layer], head: maps.heads[state.head] });
@@ -131,6 +131,17 @@ function drawLines(box, maps, state, draw) {
   if (maps.heads.length > 1) box.append(element("label", { class: "check" }, checkbox, `all ${maps.heads.length} heads of this layer`));
   const heads = (state.allHeads ? range(maps.heads.length) : [state.head]).map(h => [`head ${maps.heads[h]}`, maps.weights[state.layer][h]]);
   headLines(box, { queries: maps.queries, keys: maps.keys, name: maps.name, heads, kept: state.token, onPin: i => { state.token = i ?? -1; state.remember({ token: i === null ? undefined : String(i + 1) }); } });
+}
+
+// The matrix of the selected head, with its lines `beside` it: a row of one lights the lines of the other.
+function drawMatrix(box, maps, state, { beside }) {
+  const [left, right] = [element("div"), element("div")], weights = maps.weights[state.layer][state.head];
+  let lines = null;
+  box.append(element("div", { class: "side-by-side" }, left, beside ? right : null));
+  const grid = matrix(left, { rows: maps.queries, columns: maps.keys, weights },
+    { label: "attention of each token", onPoint: cell => lines?.pointAt(cell?.[0] ?? null) });
+  if (beside) lines = headLines(right, { queries: maps.queries, keys: maps.keys, name: maps.name,
+    heads: [[`head ${maps.heads[state.head]}`, weights]], onPoint: i => grid.lightRow(i) });
 }
 
 // The attention of one query over the image; the patches are the last of the keys.

@@ -6,8 +6,9 @@ import { scaleEnd } from "./colours.js";
 import { largestWeight, tileMap } from "./matrix.js";
 import { tokenList } from "./token_list.js";
 
-// Draw `heads`, a list of [name, weights]. `kept` is the query pinned at first; `onPin` follows it.
-export function headLines(parent, { queries, keys, heads, name: attentionName, kept, onPin }) {
+// Draw `heads`, a list of [name, weights]. `kept` is the query pinned at first; `onPin` follows it, `onPoint` the
+// query pointed at. The returned `pointAt(index or null)` shows the lines of one query from outside.
+export function headLines(parent, { queries, keys, heads, name: attentionName, kept, onPin, onPoint }) {
   const maps = heads.map(([name, weights]) => ({ name, ...tileMap({ rows: queries, columns: keys, weights }) }));
   const { rows, columns } = maps[0], [T, S] = [rows.length, columns.length], longest = Math.max(T, S);
   const step = longest <= 30 ? 26 : longest <= 80 ? 20 : 15;
@@ -26,7 +27,7 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
       + (topIndices(sums).map(j => `${others[j]} ${formatProbability(end * sums[j])}`).join(", ") || "nothing above 0.02") : instructions;
     paint();
   };
-  const left = tokenList(box, rows, { label: `queries: ${attentionName}`, name: "column", onPoint: pointAt(0), onPin, kept });
+  const left = tokenList(box, rows, { label: `queries: ${attentionName}`, name: "column", onPoint: i => { pointAt(0)(i); onPoint?.(i); }, onPin, kept });
   const canvas = element("canvas", { "aria-hidden": "true" });
   box.append(canvas);
   const right = tokenList(box, columns, { label: "keys", name: "column", onPoint: pointAt(1) });
@@ -56,4 +57,5 @@ export function headLines(parent, { queries, keys, heads, name: attentionName, k
   paintOnThemeChange(canvas, paint);
   left.restore();
   new ResizeObserver(() => { if (canvas.isConnected) paint(); }).observe(scroll);
+  return { pointAt: i => { left.highlight(i); pointAt(0)(i); } };
 }

@@ -31,7 +31,7 @@ export function drawPixels(weights, darkest = 1) {
 export const largestWeight = weights => weights.reduce((largest, row) => row.reduce((a, b) => Math.max(a, b), largest), 1e-6);
 
 // Draw a matrix. `onPoint` gets [row, column] under the pointer, or null. The colours end at the largest weight, rounded up, or with
-// `absolute` at 1; a legend has the numbers.
+// `absolute` at 1; a legend has the numbers. The returned `lightRow(index or null)` marks a row from outside.
 export function matrix(parent, map, { label, onPoint, absolute = false, link = " → " }) {
   const { rows, columns, weights, tileSize } = tileMap(map), [R, C] = [rows.length, columns.length];
   const end = absolute ? 1 : scaleEnd(largestWeight(weights));
@@ -40,7 +40,8 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
   const canvas = element("canvas", { class: "map", tabindex: 0, role: "img",
     "aria-label": `${label}. ${R} rows, ${C} columns; the arrow keys move between cells.` });
   const rowLabels = rows.map(token => truncate(visibleToken(token))), columnLabels = columns.map(token => truncate(visibleToken(token)));
-  let current = null, pinned = null, layout = null;
+  let current = null, pinned = null, litRow = null, layout = null;
+  const markedRow = () => current?.[0] ?? litRow;
 
   const measure = () => {
     const available = Math.max(220, (parent.clientWidth || 640) - 2), context = canvas.getContext("2d");
@@ -48,8 +49,8 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
     const longest = labels => labels.reduce((width, text) => Math.max(width, context.measureText(text).width), 0);
     const left = Math.min(longest(rowLabels) + 10, Math.max(84, available * 0.34)), slanted = longest(columnLabels);
     const top = Math.min(slanted * 0.78 + 16, 132), right = Math.min(slanted * 0.62, 96);
-    const cellWidth = clamp(Math.floor((available - left - right) / C), C > 80 ? 3 : C > 30 ? 8 : 13, 36);
-    const cellHeight = clamp(Math.round(cellWidth * 0.92), R > 80 ? 3 : R > 40 ? 10 : 20, 30);
+    const cellWidth = clamp(Math.floor((available - left - right) / C), C > 80 ? 3 : C > 30 ? 8 : 13, 64);
+    const cellHeight = clamp(Math.round(cellWidth * 0.92), R > 80 ? 3 : R > 40 ? 10 : 20, 40);
     return { left, top, cellWidth, cellHeight, width: Math.ceil(left + C * cellWidth + right), height: Math.ceil(top + R * cellHeight + 2) };
   };
 
@@ -63,8 +64,13 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
     enlargeCells(context, drawPixels(weights, end), { left, top, wide: cellWidth, tall: cellHeight, line: cssVariable("card") });
     context.strokeStyle = cssVariable("line"); context.strokeRect(left - 0.5, top - 0.5, C * cellWidth + 1, R * cellHeight + 1);
     paintLabels(context);
+    context.strokeStyle = cssVariable("accent");
+    if (markedRow() !== null) {
+      context.lineWidth = 1.5;
+      context.strokeRect(left, top + markedRow() * cellHeight, C * cellWidth, cellHeight);
+    }
     if (current) {
-      context.strokeStyle = cssVariable("accent"); context.lineWidth = 2;
+      context.lineWidth = 3;
       context.strokeRect(left + current[1] * cellWidth, top + current[0] * cellHeight, cellWidth, cellHeight);
     }
   };
@@ -76,8 +82,8 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
     context.textBaseline = "middle";
     context.textAlign = "right";
     rowLabels.forEach((text, i) => {
-      if (i % rowStep && current?.[0] !== i) return;
-      style(current?.[0] === i);
+      if (i % rowStep && markedRow() !== i) return;
+      style(markedRow() === i);
       context.fillText(text, left - 8, top + (i + 0.5) * cellHeight, left - 10);
     });
     context.textAlign = "left";
@@ -134,5 +140,5 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
   parent.append(box, legend, readout);
   paintOnThemeChange(canvas, paint);
   new ResizeObserver(() => { if (canvas.isConnected && measure().width !== layout.width) paint(); }).observe(parent);
-  return { canvas };
+  return { canvas, lightRow(i) { litRow = tileSize === 1 ? i : null; paint(); } };
 }
