@@ -29,8 +29,7 @@ def test_a_pipe_gets_a_line_every_so_often_with_the_remaining_time(clock, capsys
 
 def test_a_resumed_run_does_not_count_the_steps_before(clock, capsys):
     with ProgressLine(1000) as line:
-        line.done = 900
-        line.update(901, "step 901")
+        line.begin_at(900)
         clock[0] = 100.0
         line.update(950, "step 950")
     assert capsys.readouterr().err.splitlines() == ["step 950  95%  ETA 0:01:40"]

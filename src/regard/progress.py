@@ -26,7 +26,7 @@ class ProgressLine:
         self.console = console or Console(stderr=True, highlight=False, quiet=not distributed.is_main())
         self.done = 0
         self._start = self._printed = time.monotonic()
-        self._first: int | None = None
+        self._first = 0
         self._live = Progress(
             TextColumn("{task.fields[text]}", markup=False),
             BarColumn(bar_width=10),
@@ -45,6 +45,12 @@ class ProgressLine:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
+    def begin_at(self, done: int) -> None:
+        """Measure the speed from here on: a run that resumes did not do what came before."""
+        self.done = self._first = done
+        self._start = time.monotonic()
+        self._live.reset(self._task, completed=done, text=self.text)
+
     def advance(self, number: int) -> None:
         """Add to what is done."""
         self.update(self.done + number, f"{self.text}  {min(self.done + number, self.total):,}/{self.total:,}")
@@ -52,8 +58,6 @@ class ProgressLine:
     def update(self, done: int, text: str) -> None:
         """Show how much is done, with a text; without a terminal, only if the last line was printed long enough ago."""
         now = time.monotonic()
-        if self._first is None:  # a run that resumes did not do the steps before
-            self._first, self._start = self.done, self._start if self.done == 0 else now
         self.done = done
         room = max(1, self.console.width - BAR_AND_TIME)
         self._live.update(self._task, completed=done, text=text if len(text) <= room else f"{text[: room - 1]}…")
@@ -63,7 +67,7 @@ class ProgressLine:
 
     def _eta(self, now: float) -> str:
         """Return the remaining time at the speed so far, as h:mm:ss."""
-        speed = (self.done - (self._first or 0)) / max(1e-9, now - self._start)
+        speed = (self.done - self._first) / max(1e-9, now - self._start)
         seconds = round((self.total - self.done) / speed) if speed > 0 else 0
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if speed > 0 else "unknown"
 

@@ -66,6 +66,12 @@ def test_labels_of_a_dataset_have_their_names_and_splits_their_use(tmp_path):
     assert run.labels == ["bad", "good"] and len(run.data.valid) == 10 and not run.data.tests
 
 
+def test_minus_one_is_an_ordinary_label_and_number_outside_named_labels(tmp_path):
+    rows = [{"text": f"a text {i}", "label": (-1, 1)[i % 2], "offset": -1.0} for i in range(80)]
+    run = train(task="classify", train=pd.DataFrame(rows), minutes=0, out=tmp_path / "run", overrides=QUICK, device="cpu")
+    assert run.labels == ["-1", "1"] and len((tmp_path / "run" / "data" / "train.jsonl").read_text().splitlines()) == 80
+
+
 PARTS = [("train", 0, 60), ("validation", 60, 70)]
 
 

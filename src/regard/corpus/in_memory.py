@@ -64,10 +64,13 @@ def _load_from_hub(name: str) -> object:
 
 
 def iterate_records(source: object, names: Sequence[str]) -> Iterator[Record]:
-    """Yield the rows of anything that has some, as dicts of plain values; `names` are the columns of rows without names."""
+    """Yield the rows of anything that has some, as dicts of plain values; `names` are the columns of rows without names.
+    Rows whose named label is secret (-1) are left out."""
     label_names = _label_names(getattr(source, "features", None))
     for row in _rows(source):
         record = _as_record(row, names)
+        if any(record[name] == UNLABELLED for name in label_names):
+            continue
         for name, labels in label_names.items():
             record[name] = _named_labels(record[name], labels)
         yield record
@@ -132,8 +135,8 @@ def _named_labels(value: object, names: Sequence[str]) -> object:
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Write records as one JSON object per line; return their number. Rows without a label (-1) are left out."""
-    lines = [json.dumps(_storable(record), ensure_ascii=False) for record in records if UNLABELLED not in record.values()]
+    """Write records as one JSON object per line; return their number."""
+    lines = [json.dumps(_storable(record), ensure_ascii=False) for record in records]
     atomic_write(path, "".join(f"{line}\n" for line in lines))
     return len(lines)
 

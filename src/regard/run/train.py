@@ -18,15 +18,14 @@ from regard.batches.mixture import MixtureRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.corpus.text_files import read_word_vectors
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder
 from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
-from regard.layers.lora import add_lora, merge_lora
-from regard.recipe import InitFrom, LoraSettings, Recipe, apply_override, read_settings
+from regard.layers.lora import merge_lora
+from regard.recipe import Recipe, apply_override, read_settings
 from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
@@ -37,9 +36,10 @@ from regard.run.resume import (
     resume_from_checkpoint,
     training_inputs,
 )
-from regard.tasks.base import Run
+from regard.tasks.base import Run, Task
 from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
+from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, LogValue, note
 from regard.training.loop import Trainer
 from regard.training.precision import choose_precision, deterministic_algorithms
@@ -218,38 +218,14 @@ def train_run(
         deterministic_algorithms(settings.train.deterministic),
         Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log,
     ):
-        if distributed.is_main():
-            task.run._prepare(folder, settings, data)
-        distributed.barrier()
-        inputs = training_inputs(settings, data, folder)
-        if (found := choose_checkpoint(folder / "checkpoints", options.start, log)) is not None:
-            require_same_inputs(found, inputs, options, log)
-        elif options.verify:
-            raise UserError(f"--verify {options.verify}: {folder / 'checkpoints'} has no checkpoint yet")
-        if distributed.is_main():
-            write_data_record(folder, settings, data, inputs["data"])
-            if options.overrides:
-                atomic_write(folder / "recipe.toml", settings.to_toml())
+        found, inputs = prepare_folder(task, settings, data, folder, options, log)
         torch.manual_seed(settings.seed)
         run = task.run(task, folder, settings, device)
         with distributed.local_first():
             rows, num_too_long = run._training_rows(data.train)
             valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = Batches(
-            rows,
-            settings.train.budget(run._max_positions),
-            settings.seed,
-            rank=distributed.rank(),
-            world_size=distributed.world_size(),
-            pad_to_multiple_of=LENGTH_MULTIPLE if settings.train.cuda_graphs else 1,
-        )
-        load_word_vectors(run, log)
-        loaded: set[str] = set()
-        if settings.train.init_from is not None:
-            loaded = load_initial_weights(run, settings.train.init_from, log)
-        freeze(run, settings.train.freeze)
-        if settings.train.lora is not None:
-            adapt(run, settings.train.lora, loaded)
+        batches = make_batches(run, rows)
+        initialize(run, log)
         watching = observer if distributed.is_main() else None
 
         def look() -> None:
@@ -285,6 +261,59 @@ def train_run(
     return load_native(folder, device=str(device))
 
 
+def prepare_folder(
+    task: Task, settings: Recipe, data: Dataset[Any], folder: Path, options: ResumeOptions, log: Log
+) -> tuple[Path | None, dict[str, Any]]:
+    """Write what training needs into the run folder; return the checkpoint to resume from and what training depends on."""
+    if distributed.is_main():
+        task.run._prepare(folder, settings, data)
+    distributed.barrier()
+    inputs = training_inputs(settings, data, folder)
+    if (found := choose_checkpoint(folder / "checkpoints", options.start, log)) is not None:
+        require_same_inputs(found, inputs, options, log)
+    elif options.verify:
+        raise UserError(f"--verify {options.verify}: {folder / 'checkpoints'} has no checkpoint yet")
+    if distributed.is_main():
+        write_data_record(folder, settings, data, inputs["data"])
+        if options.overrides:
+            atomic_write(folder / "recipe.toml", settings.to_toml())
+    return found, inputs
+
+
+def make_batches(run: Run, rows: Rows) -> Batches:
+    """Return the batches of this rank."""
+    settings = run.recipe.train
+    return Batches(
+        rows,
+        settings.budget(run._max_positions),
+        run.recipe.seed,
+        rank=distributed.rank(),
+        world_size=distributed.world_size(),
+        pad_to_multiple_of=LENGTH_MULTIPLE if settings.cuda_graphs else 1,
+    )
+
+
+def initialize(run: Run, log: Log) -> None:
+    """Load the weights and word vectors that the recipe names, freeze what it says, and add adapters."""
+    settings = run.recipe.train
+    if (vectors := getattr(run.recipe.model, "vectors", None)) is not None:
+        path, table = Path(run.recipe.data.root, vectors.file), run.model.token_embedding
+        load_word_vectors(table, path, run.tokenizers[0].pieces(range(table.num_embeddings)), log)
+        table.weight.requires_grad_(not vectors.frozen)
+    loaded: set[str] = set()
+    if settings.init_from is not None:
+        source = Path(settings.init_from.run)
+        theirs = (
+            checkpoint.named_weights(load_native(source, device="cpu").model)
+            if is_huggingface_folder(source)
+            else checkpoint.read_weights(source / "model.safetensors")
+        )
+        loaded = load_initial_weights(run.model, theirs, settings.init_from, log)
+    freeze(run.model, settings.freeze)
+    if settings.lora is not None:
+        adapt(run.model, settings.lora, loaded)
+
+
 def validate(
     run: Run, model: nn.Module, examples: Examples, rows: Rows, look: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
@@ -298,46 +327,6 @@ def validate(
         run.model = trained
 
 
-def load_word_vectors(run: Run, log: Log) -> None:
-    """Initialise the embedding from pre-computed word vectors, if the recipe names some."""
-    settings = getattr(run.recipe.model, "vectors", None)
-    if settings is None:
-        return
-    path, table = Path(run.recipe.data.root, settings.file), run.model.token_embedding
-    pieces = [piece.strip() for piece in run.tokenizers[0].pieces(range(table.num_embeddings))]
-    vectors = read_word_vectors(path, set(pieces), width=table.embedding_dim)
-    with torch.no_grad():
-        for number, piece in enumerate(pieces):
-            if piece in vectors:
-                table.weight[number] = torch.from_numpy(vectors[piece])
-    table.weight.requires_grad_(not settings.frozen)
-    log.note(
-        f"{sum(piece in vectors for piece in pieces):,} of {len(pieces):,} tokens are initialised from the vectors in {path}"
-    )
-
-
-def freeze(run: Run, names: list[str]) -> None:
-    """Freeze the weights whose names start with one of these."""
-    for name in names:
-        found = [p for known, p in run.model.named_parameters() if known.startswith(name)]
-        if not found:
-            known = ", ".join(sorted({known.split(".")[0] for known, _ in run.model.named_parameters()}))
-            raise UserError(f"train.freeze = {names}: the model has no weights named {name!r}; it has {known}")
-        for p in found:
-            p.requires_grad_(False)
-    if not any(p.requires_grad for p in run.model.parameters()):
-        raise UserError(f"train.freeze = {names} leaves nothing to learn")
-
-
-def adapt(run: Run, settings: LoraSettings, loaded: set[str]) -> None:
-    """Freeze the weights that were loaded from another model, and give its layers adapters."""
-    for name, parameter in run.model.named_parameters():
-        if name in loaded:
-            parameter.requires_grad_(False)
-    if not add_lora(run.model, settings.layers, settings.rank, settings.scale, settings.dropout):
-        raise UserError(f"train.lora.layers = {settings.layers}: the model has no such layers in Transformer blocks")
-
-
 def write_final_weights(run: Run, weights: dict[str, Tensor]) -> None:
     """Write the trained model; adapters are merged into it, and written by themselves too."""
     lora = run.recipe.train.lora
@@ -346,35 +335,6 @@ def write_final_weights(run: Run, weights: dict[str, Tensor]) -> None:
         checkpoint.write_weights(run.folder / ADAPTER_FILE, {name: weights[name] for name in trained})
         weights = merge_lora(weights, lora.scale)
     checkpoint.write_weights(run.folder / "model.safetensors", weights)
-
-
-def load_initial_weights(run: Run, settings: InitFrom, log: Log) -> set[str]:
-    """Load the weights of another run or Hugging Face folder, all or those of the modules named; return their names."""
-    path = Path(settings.run, "model.safetensors")
-    theirs = (
-        checkpoint.named_weights(load_native(settings.run, device="cpu").model)
-        if is_huggingface_folder(Path(settings.run))
-        else checkpoint.read_weights(path)
-    )
-    modules, ours = tuple(settings.modules), checkpoint.named_weights(run.model)
-    taken = {name: weights for name, weights in theirs.items() if name.startswith(modules or ("",))}
-    if not modules:  # the head of another task, or of other labels, starts anew
-        taken = {
-            name: weights
-            for name, weights in taken.items()
-            if name in ours and (weights.shape == ours[name].shape or not name.startswith("output."))
-        }
-    if not taken:
-        known = ", ".join(sorted({name.split(".")[0] for name in theirs}))
-        raise UserError(f"train.init_from.modules = {settings.modules}: {path} has no weights named so; it has {known}")
-    if settings.into is not None:
-        taken = {name.replace(modules[0], settings.into, 1): weights for name, weights in taken.items()}
-    taken = run.model.adapt_weights(taken) if hasattr(run.model, "adapt_weights") else taken
-    with torch.no_grad():
-        checkpoint.load_weights(run.model, {**ours, **taken}, str(path))
-    new = sorted({name.split(".")[0] for name in ours.keys() - taken.keys()})
-    log.note(f"initialised {len(taken)} tensors from {settings.run}" + (f"; new: {', '.join(new)}" if new else ""))
-    return set(taken)
 
 
 def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches: Batches) -> None:

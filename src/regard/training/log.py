@@ -85,6 +85,8 @@ class Log:
             data_wait_fraction=round(waiting, 4),
             **values,
         )
+        if not self.progress.done:
+            self.progress.begin_at(step)
         slow = f"  waiting for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
         self.progress.update(
             step,
