@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from regard.explain import explain
     from regard.recipe import Recipe
     from regard.run.convert import convert
+    from regard.run.evaluate import compare
     from regard.run.load import load
     from regard.run.train import train
     from regard.show import show
@@ -34,6 +35,7 @@ _MODULES = {
     "Run": "regard.tasks.base",
     "attend": "regard.attention.core",
     "attend_with_weights": "regard.attention.core",
+    "compare": "regard.run.evaluate",
     "context_attention": "regard.attention.core",
     "convert": "regard.run.convert",
     "edit": "regard.attention.edit",
@@ -57,6 +59,7 @@ __all__ = [
     "__version__",
     "attend",
     "attend_with_weights",
+    "compare",
     "context_attention",
     "convert",
     "edit",

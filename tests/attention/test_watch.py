@@ -319,3 +319,15 @@ def test_ablated_head_contributes_nothing(inputs):
 def test_attention_weights_in_half_precision_are_float32():
     q, k = torch.randn(1, 1, 4, 8).bfloat16(), torch.randn(1, 1, 4, 8).bfloat16()
     assert attention_weights(q, k).dtype == torch.float32
+
+
+def test_repr_of_a_recording_is_a_table_of_modules_kinds_and_shapes(inputs):
+    model = tiny()
+    with watch(model) as seen, torch.no_grad():
+        assert repr(seen).startswith("nothing recorded yet")
+        model(*inputs)
+    header, *rows = repr(seen).splitlines()
+    assert header.split()[:3] == ["module", "kind", "calls"] and len(rows) == len(seen.names())
+    for row, name in zip(rows, seen.names()):
+        assert row.split()[:3] == [name, seen.kinds[name], "1"]
+        assert row.endswith(" × ".join(map(str, seen[name].shape)))

@@ -1,6 +1,7 @@
 """Runs loaded from Hugging Face folders: every verb gives the same results as `transformers`."""
 
 import builtins
+import math
 
 import numpy as np
 import pytest
@@ -479,3 +480,21 @@ def test_generation_probabilities_equal_transformers(opened, name):
     steps = trace_generation(run, "the dog sleeps", ViewSelection("steps"), 5 if rows else None).steps
     np.testing.assert_allclose([step.probability for step in steps], p[range(len(said)), said].numpy(), atol=1e-4)
     np.testing.assert_allclose(steps[0].others[0][1], p[0].topk(2).values[int(said[0] == int(p[0].argmax()))].item(), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_perplexity_on_a_file_equals_that_of_transformers(opened, lines, tmp_path, name):
+    model, _, run = opened(name)
+    (tmp_path / "some.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (result,) = run.evaluate(tmp_path / "some.txt")
+    total, count = 0.0, 0
+    for batch in run._batches(run._evaluation_rows(result.examples)):
+        for target, labels in zip(batch.inputs["target"], batch.labels):
+            length = int(labels.ge(0).nonzero().max()) + 1
+            with torch.no_grad():
+                log_p = model(target[None, :length]).logits[0].log_softmax(-1)
+            counted = labels[:length].ge(0)
+            total -= float(log_p[counted].gather(1, labels[:length][counted][:, None]).sum())
+            count += int(counted.sum())
+    assert result.scores["perplexity"].score == pytest.approx(math.exp(total / count), rel=1e-3)
+    assert not (run.folder / "scores.json").exists()

@@ -3,6 +3,7 @@
 import copy
 import json
 from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,6 +230,23 @@ def test_embed_command_plots_word_vectors(runs, tmp_path):
     assert len(lines) == 3 and (tmp_path / "a.svg").read_text().startswith("<?xml")
     with pytest.raises(UserError, match="found 0 times"):
         run_cli("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
+
+
+def test_evaluate_on_a_file_equals_the_same_examples_of_the_recipe(runs, tmp_path):
+    texts = {"classify": lambda one: "".join(f"{text}\t{label}\n" for text, label in zip(one.text, one.label))}
+    texts["language"] = texts["gpt"] = lambda one: "".join(f"{line}\n" for line in one.texts()[0])
+    for name, write in texts.items():
+        tests = runs[name].data.tests
+        first = next(iter(tests))
+        (tmp_path / f"{name}.tsv").write_text(write(tests[first]), encoding="utf-8")
+        expected = evaluate(runs[name], save=False)[0].scores
+        found = [json.loads(row) for row in run_cli("evaluate", runs[name].folder, "--data", tmp_path / f"{name}.tsv", "--json")]
+        assert {row["set"] for row in found} == {name}
+        assert {row["metric"]: row["score"] for row in found} == pytest.approx(
+            {metric: score.to_json()["score"] for metric, score in expected.items()}, rel=1e-3
+        )
+    with pytest.raises(UserError, match=r"--data x\.tsv: give --source and --reference alone"):
+        evaluate(runs["tag"], data=Path("x.tsv"), task="a", save=False)
 
 
 def test_compare_runs_refuses_different_tasks(runs):

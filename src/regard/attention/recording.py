@@ -26,7 +26,7 @@ class HypothesisRows(Protocol):
     def rows(self) -> Sequence[int]: ...
 
 
-@dataclass
+@dataclass(repr=False)
 class AttentionRecording:
     """What `watch` recorded: for every watched module, the weights (B, H, T, S) of each call, oldest first."""
 
@@ -54,6 +54,20 @@ class AttentionRecording:
     budget: MemoryBudget | None = field(default=None, repr=False)
     has_decoder: bool = False
     """Whether the model has an encoder and a decoder, and so two sides."""
+
+    def __repr__(self) -> str:
+        """Return a table of what was recorded: each module, its kind, its calls and the shape of its weights."""
+        if not self.calls:
+            return "nothing recorded yet: call the model inside `with watch(model) as seen`"
+        table = [("module", "kind", "calls", "weights (B, H, T, S)")]
+        for name, calls in self.calls.items():
+            shapes = dict.fromkeys(" × ".join(map(str, call.shape)) for call in calls)
+            first, *_, last = [*shapes, *shapes]
+            reduced = "  reduced" if any(call.dropped for call in calls) else ""
+            shown = first if len(shapes) == 1 else f"{first} … {last}"
+            table.append((name, self.kinds.get(name, ""), str(len(calls)), shown + reduced))
+        widths = [max(map(len, column)) for column in zip(*table)]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table)
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the weights of a module, the queries of all calls concatenated: a recurrent decoder makes one call per token."""

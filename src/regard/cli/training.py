@@ -200,6 +200,10 @@ def train(
 @app.command()
 def evaluate(
     run: RunFolder,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Labelled texts, tagged words, questions or plain text, with the recipe's columns."),
+    ] = None,
     source: Source = None,
     reference: Reference = None,
     gold: Gold = None,
@@ -227,7 +231,9 @@ def evaluate(
         from regard.run.engines import use_engine
 
         use_engine(opened, engine, precision)
-    results = evaluate_run(opened, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None)
+    results = evaluate_run(
+        opened, data=data, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None
+    )
     write_card(opened)
     if as_json:
         for result in results:

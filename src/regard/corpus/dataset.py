@@ -90,11 +90,11 @@ def _read_single_task(data: Data, train: bool) -> Dataset[Any]:
             sizes["composition"] = data.world.held_out
         sets = {split: world_examples(data, split, number) for split, number in sizes.items() if train or split != "train"}
         return Dataset(sets.pop("train", empty), sets.pop("valid"), sets)
-    tests = {name: _read_files(data, files) for name, files in data.test.items()}
+    tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
-        training, valid, test = _hold_out(data, _read_files(data, data.train))
+        training, valid, test = _hold_out(data, read_files(data, data.train))
         return Dataset(training, valid, {"held_out": test, **tests})
-    return Dataset(_read_files(data, data.train) if train else empty, _read_files(data, data.valid), tests)
+    return Dataset(read_files(data, data.train) if train else empty, read_files(data, data.valid), tests)
 
 
 def _read_algorithm(world: AlgorithmWorld, train: bool) -> Dataset[Any]:
@@ -105,7 +105,7 @@ def _read_algorithm(world: AlgorithmWorld, train: bool) -> Dataset[Any]:
     return Dataset(training, algorithm_examples(world, "valid", world.held_out, *trained), tests)
 
 
-def _read_files(data: Data, files: list[str]) -> Examples:
+def read_files(data: Data, files: list[str]) -> Examples:
     """Read files as examples of the kind that the task needs."""
     paths = [Path(data.root, file) for file in files]
     match data:

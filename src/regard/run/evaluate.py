@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import cast
 
 from regard import distributed
-from regard.corpus.dataset import as_task_pairs
+from regard.corpus.dataset import as_task_pairs, read_files
 from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write, file_name, writing_into
 from regard.progress import show_progress
+from regard.recipe import Data
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
@@ -23,17 +24,18 @@ from regard.training.log import note
 def evaluate(
     run: Run,
     *,
+    data: Path | None = None,
     source: Path | None = None,
     reference: Path | None = None,
     task: str | None = None,
     gold: Path | None = None,
     save: bool = True,
 ) -> list[EvaluationResult]:
-    """Score the recipe's test sets, or one pair of files, and write scores.json into the run folder.
+    """Score the recipe's test sets, a file of `data`, or a pair of files, and write scores.json into the run folder.
 
     A pair of files may have a file of `gold` alignments. Of a text-to-text run, `task` selects the sets of one task.
     """
-    sets = select_sets(run, source, reference, task)
+    sets = select_sets(run, source, reference, task, data)
     if gold is not None:
         if source is None:
             raise UserError(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
@@ -44,10 +46,14 @@ def evaluate(
     return results
 
 
-def select_sets(run: Run, source: Path | None, reference: Path | None, task: str | None = None) -> dict[str, Examples]:
-    """Return the evaluation sets by name: a pair of files, the recipe's test sets, or without any the validation set."""
+def select_sets(
+    run: Run, source: Path | None, reference: Path | None, task: str | None = None, data: Path | None = None
+) -> dict[str, Examples]:
+    """Return the evaluation sets by name: given files, the recipe's test sets, or without any the validation set."""
     if (source is None) != (reference is None):
         raise UserError("--source and --reference go together")
+    if data is not None:
+        return {data.name.split(".")[0]: read_given(run, data, source, task)}
     if run.task.name == "text-to-text":
         return select_task_sets(cast(TextToTextRun, run), source, reference, task)
     if task is not None:
@@ -60,6 +66,14 @@ def select_sets(run: Run, source: Path | None, reference: Path | None, task: str
             "name its test sets in the recipe (data.test)"
         )
     return {source.name.split(".")[0]: read_pairs([source, reference])}
+
+
+def read_given(run: Run, data: Path, source: Path | None, task: str | None) -> Examples:
+    """Read a file as examples of the run's task, with the columns of its recipe."""
+    settings = run.recipe.data
+    if source is not None or task is not None or not isinstance(settings, Data):
+        raise UserError(f"--data {data}: give --source and --reference alone for a run that translates or has several tasks")
+    return read_files(settings, [str(data.absolute())])
 
 
 def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | None, task: str | None) -> dict[str, Examples]:
@@ -97,6 +111,22 @@ def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
 
             figure = score_by_length({run.folder.name: result.by_length})
             save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")
+
+
+def compare(
+    *runs: Run | str | Path, source: str | Path | None = None, reference: str | Path | None = None, task: str | None = None
+) -> dict[str, list[ComparisonRow]]:
+    """Test runs, or run folders, against the first by paired significance tests; return the rows of each test set.
+
+    The test sets are those of the first run, or the given files.
+    """
+    from regard.run.load import load_native
+
+    if len(runs) < 2:
+        raise UserError("compare needs at least two runs, the baseline first")
+    opened = [run if isinstance(run, Run) else load_native(Path(run)) for run in runs]
+    files = {name: None if path is None else Path(path) for name, path in (("source", source), ("reference", reference))}
+    return compare_runs(opened, **files, task=task)
 
 
 def compare_runs(

@@ -37,6 +37,7 @@ from regard.tasks.shared.run_folder import (
     read_json,
     write_tokenizer,
 )
+from regard.tasks.shared.summary import summary_html, summary_text
 from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
@@ -66,7 +67,7 @@ Size = int | tuple[int, int]
 """A number of tokens or labels, or the height and width of images."""
 
 
-@dataclass
+@dataclass(repr=False)
 class EvaluationResult:
     """The scores of one evaluation set, and the outputs they were computed from."""
 
@@ -77,6 +78,10 @@ class EvaluationResult:
     scores: dict[str, Score]
     by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        scores = (f"{metric} {one.score:.4g} ({one.low:.4g} – {one.high:.4g})" for metric, one in self.scores.items())
+        return f"{self.name}, {len(self.examples):,} examples: {', '.join(scores)}"
 
 
 @dataclass(frozen=True)
@@ -180,8 +185,18 @@ class Run:
         self._precision = "fp32"
 
     def __repr__(self) -> str:
-        verbs = ", ".join((*self.task.verbs, "show", "explain"))
-        return f"<{type(self).__name__} {str(self.folder)!r}: task {self.task.name}, {verbs}>"
+        return summary_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook displays."""
+        return summary_html(self)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts that the model reads: `run.tokenizer("a text")` are its token ids."""
+        if not self.tokenizers:
+            raise UserError(f"{self.folder} {self.task.does}, and has no tokenizer")
+        return self.tokenizers[0]
 
     @cached_property
     def data(self) -> Dataset[Any]:
@@ -201,6 +216,25 @@ class Run:
         from regard.explain.selection import OutputSelection
 
         return explain_one(self, text, method, OutputSelection(**cast(dict[str, Any], selection)))
+
+    def evaluate(
+        self,
+        data: str | Path | None = None,
+        *,
+        source: str | Path | None = None,
+        reference: str | Path | None = None,
+        task: str | None = None,
+        save: bool = False,
+    ) -> list[EvaluationResult]:
+        """Score the run on the test sets of its recipe, a file of `data`, or a pair of files; return the scores of each set.
+
+        A file of data has the columns of the recipe. `task` selects one task of a text-to-text run; `save` writes scores.json
+        into the run folder.
+        """
+        from regard.run.evaluate import evaluate
+
+        data, source, reference = (None if path is None else Path(path) for path in (data, source, reference))
+        return evaluate(self, data=data, source=source, reference=reference, task=task, save=save)
 
     def show(
         self,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 from unicodedata import east_asian_width
 
 import numpy as np
@@ -39,6 +39,16 @@ class Tokenizer:
     @property
     def size(self) -> int:
         return self.rows or self.library.get_vocab_size()
+
+    @overload
+    def __call__(self, texts: str) -> list[int]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, texts: Iterable[str]) -> list[list[int]]: ...
+    def __call__(self, texts: str | Iterable[str]) -> list[int] | list[list[int]]:
+        """Return the ids of a text, or of each text of a list, with the special tokens around it, as the model reads it."""
+        several = self.encode([texts] if isinstance(texts, str) else list(texts))
+        found = [[*self.special_tokens.prefix, *ids, *self.special_tokens.suffix] for ids in several]
+        return found[0] if isinstance(texts, str) else found
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
