@@ -401,7 +401,9 @@ def test_page_works_by_keyboard_only(opened, stub):
         tab_to(page, "[role=tab]")
         tab_to(page, "textarea")
         page.keyboard.type("The goat drank because it was thirsty.")
-        page.keyboard.press("Control+Enter")
+        with page.expect_response("**/v1/translate"):  # until then the worked example is shown
+            page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(300)
         page.locator(".target .word").first.wait_for()
         tab_to(page, ".target .word")
         page.keyboard.press("ArrowRight")
