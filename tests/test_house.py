@@ -28,6 +28,7 @@ NEVER = {
 UPWARDS = {
     ("tasks/base.py", "explain"),  # Run.explain
     ("tasks/base.py", "show"),  # Run.show
+    ("tasks/base.py", "run"),  # Run.evaluate
     ("attention/recording.py", "show"),  # AttentionRecording.show
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
     ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
