@@ -1,6 +1,8 @@
 """The public attributes and methods of a run: its verbs and a few attributes, nothing else."""
 
+import inspect
 import json
+import re
 
 import pytest
 
@@ -89,3 +91,29 @@ def test_compare_takes_runs_and_folders(tiny_run):
     assert rows[0]["score"] == pytest.approx(next(r for r in rows[1:] if r["metric"] == rows[0]["metric"])["score"])
     with pytest.raises(UserError, match="at least two"):
         regard.compare(tiny_run)
+
+
+def public_functions():
+    """Yield the name and the function of everything public: in `regard`, and the verbs of every run."""
+    for name in regard.__all__:
+        value = getattr(regard, name)
+        classes = [value] if inspect.isclass(value) else []
+        if callable(value) and not classes:
+            yield name, value
+        for owner in classes:
+            yield from ((f"{owner.__name__}.{key}", member) for key, member in vars(owner).items() if callable(member))
+    for task in all_tasks():
+        for owner in task.run.__mro__[:-1]:
+            yield from ((f"{owner.__name__}.{key}", member) for key, member in vars(owner).items() if callable(member))
+
+
+def test_no_public_signature_has_any():
+    checked = 0
+    for name, function in public_functions():
+        if name.rpartition(".")[2].startswith("_") or inspect.isclass(function):
+            continue
+        signature = inspect.signature(function)
+        types = [*(parameter.annotation for parameter in signature.parameters.values()), signature.return_annotation]
+        assert not [one for one in types if re.search(r"\bAny\b", str(one))], f"{name}{signature}"
+        checked += 1
+    assert checked > 40

@@ -41,7 +41,7 @@ SIDES = {
 }
 """The sides whose tokens are queries and keys."""
 MapShape = tuple[int, int, int, int]
-Tokens = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Any]
+Tokens = Sequence[str] | Sequence[Sequence[str]] | Mapping[str, object]
 """The tokens of one text, of several, or of each side of a record."""
 Attentions = Sequence["Tensor | np.ndarray"]
 """One map (B, H, T, S) per layer."""

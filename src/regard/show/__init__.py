@@ -2,7 +2,7 @@
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import nn
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def show(
     model: "nn.Module",
-    tokenizer: Any,
+    tokenizer: object,
     text: "ImageInput",
     view: str = "heads",
     *,

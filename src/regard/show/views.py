@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
@@ -61,7 +61,7 @@ def show_run(
 
 
 def show_model(
-    model: nn.Module | Run, tokenizer: Any, text: ImageInput, selection: ViewSelection, *, max_tokens: int | None = None
+    model: nn.Module | Run, tokenizer: object, text: ImageInput, selection: ViewSelection, *, max_tokens: int | None = None
 ) -> InlineFigure:
     """Draw a view of a model of transformers in memory, which is left as it is; `tokenizer` may be any processor of it."""
     if isinstance(model, Run):
