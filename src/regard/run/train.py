@@ -226,7 +226,7 @@ def train_run(
             valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
         batches = make_batches(run, rows)
         initialize(run, log)
-        watching = observer if distributed.is_main() else None
+        watching = observer if distributed.world_size() == 1 else None  # a sharded model cannot run on one rank alone
 
         def look() -> None:
             if watching is not None:
