@@ -275,7 +275,7 @@ def test_sigterm_stops_the_server_gracefully(runs):
         wait_until(lambda: json.loads(server.log[-1])["event"] == "stopped", 5)
         assert not any("raceback" in line for line in server.log), server.log
         if not all(b"[DONE]" in one for one in received if one[9:12] == b"200"):
-            pytest.xfail("a stream that is running at SIGTERM may end without [DONE] since connections are accepted by our server")
+            pytest.xfail("a stream that is running at SIGTERM may end without [DONE]: see server/connections.py")
 
 
 def test_throughput_under_load_and_overload(runs):
