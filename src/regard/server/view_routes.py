@@ -138,7 +138,7 @@ class StageItem(ApiResponse):
 
 
 class FlowResponse(ApiResponse):
-    """All stages of one text through the model, and the colours that they are drawn with."""
+    """All stages of one text through the model."""
 
     model: str
     name: str
@@ -146,9 +146,6 @@ class FlowResponse(ApiResponse):
     ids: dict[str, list[int]]
     heads: int
     focus: dict[str, int]
-    headColours: list[str]
-    signed: str
-    ramp: str
     stages: list[StageItem]
 
 
