@@ -27,7 +27,7 @@ from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
 from regard.progress import track
 from regard.recipe import BaseData, EncoderModel, Recipe, Settings
-from regard.scoring import Score, perplexity
+from regard.scoring import Confusion, Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
     copy_features_run,
@@ -78,6 +78,8 @@ class EvaluationResult:
     scores: dict[str, Score]
     by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    confusion: Confusion | None = None
+    """Of labels or tags: how often each is predicted as each."""
 
     def __repr__(self) -> str:
         scores = (f"{metric} {one.score:.4g} ({one.low:.4g} – {one.high:.4g})" for metric, one in self.scores.items())
