@@ -70,9 +70,7 @@ def print_confusion(name: str, confusion: "Confusion") -> None:
     classes = confusion.per_class()
     shown = classes if len(classes) <= CLASS_ROWS else sorted(classes, key=lambda one: one.f1)[:CLASS_ROWS]
     which = "classes" if shown is classes else f"the {CLASS_ROWS} classes of {len(classes):,} with the lowest F1"
-    rows = [
-        [one.label, *(f"{value:.1f}" for value in (one.precision, one.recall, one.f1)), f"{one.support:,}"] for one in shown
-    ]
+    rows = [[one.label, *(f"{value:.1f}" for value in (one.precision, one.recall, one.f1)), f"{one.support:,}"] for one in shown]
     print_table(f"{name}: {which}", ["class", "precision", "recall", "F1", "examples"], rows)
     matrix = [[label, *(f"{count:,}" for count in counts)] for label, counts in zip(confusion.labels, confusion.counts.tolist())]
     header = ["", *confusion.labels]
