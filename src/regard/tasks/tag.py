@@ -27,7 +27,6 @@ from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import tag_recipe
 
-
 NOT_TAGGED = "(too-long)"
 """What stands for the tag of a word beyond `model.max_length`, which is counted as wrong."""
 
