@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 
@@ -39,13 +40,10 @@ class Confusion:
         """Return the scores of every class; a ratio without any example is 0."""
         correct, predicted, gold = self.counts.diagonal(), self.counts.sum(0), self.counts.sum(1)
         precision, recall, f1 = (
-            100 * over / np.maximum(under, 1)
+            (100 * over / np.maximum(under, 1)).tolist()
             for over, under in ((correct, predicted), (correct, gold), (2 * correct, predicted + gold))
         )
-        return [
-            ClassScores(label, *(float(column[i]) for column in (precision, recall, f1)), support=int(gold[i]))
-            for i, label in enumerate(self.labels)
-        ]
+        return list(starmap(ClassScores, zip(self.labels, precision, recall, f1, gold.tolist())))
 
     def most_confused(self, number: int) -> list[tuple[str, str, int]]:
         """Return the most frequent errors as (label, predicted label, how often)."""
