@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import starmap
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class Confusion:
             (100 * over / np.maximum(under, 1)).tolist()
             for over, under in ((correct, predicted), (correct, gold), (2 * correct, predicted + gold))
         )
-        return list(starmap(ClassScores, zip(self.labels, precision, recall, f1, gold.tolist())))
+        return list(map(ClassScores, self.labels, precision, recall, f1, gold.tolist()))
 
     def most_confused(self, number: int) -> list[tuple[str, str, int]]:
         """Return the most frequent errors as (label, predicted label, how often)."""
