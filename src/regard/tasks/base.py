@@ -240,7 +240,7 @@ class Run:
 
     def show(
         self,
-        text: "ImageInput",
+        text: "ImageInput | list[str] | None" = None,
         view: str | None = None,
         *,
         kind: str | None = None,
@@ -254,11 +254,12 @@ class Run:
 
         `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
-        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
-        the model, step by step); by default the alignment of a translation or the regions of an
-        image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
-        counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
-        "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
+        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict), "flow" (the text through
+        the model, step by step) or "search" (what each head attends to in several texts, by default the validation set);
+        without one, the alignment of a translation or the regions of an image where there are some, else a matrix. `kind` is
+        "cross", "encoder" or "decoder"; `layer`, `head` and `token` are counted from 1. A head may also be named as outputs name
+        it ("cross-attention, layer 2, head 3"), or be the "aligner" or "antecedent", the best on the validation set of an
+        embedded world. With `scale="absolute"` colours end at weight 1.
         """
         from regard.show.selection import ViewSelection
         from regard.show.views import BEST_HEADS, best_head_name, show_run
