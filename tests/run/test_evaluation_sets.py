@@ -19,7 +19,13 @@ PAIRS = "".join(f"a dog {i}\tein Hund {i}\n" for i in range(NUMBER))
 IMAGE_ROWS = "".join(f"{i}.png\timage {i}\tone {i % 3}\n" for i in range(NUMBER))
 QUESTION = {"question": "who sleeps", "context": "a dog sleeps", "answers": {"text": ["dog"], "answer_start": [2]}}
 CASES = {  # task, file name, content, data settings, model
-    "classify": ("classify", "mine.tsv", "".join(f"{'ab'[i % 2]}\ttext {i}\n" for i in range(NUMBER)), {"text": 1, "label": 0}, ENCODER),
+    "classify": (
+        "classify",
+        "mine.tsv",
+        "".join(f"{'ab'[i % 2]}\ttext {i}\n" for i in range(NUMBER)),
+        {"text": 1, "label": 0},
+        ENCODER,
+    ),
     "regress": ("regress", "mine.tsv", "".join(f"text {i}\t{i / 4}\n" for i in range(NUMBER)), {}, ENCODER),
     "tag": ("tag", "mine.conll", "a\tx\ndog\ty\n\n" * NUMBER, {}, ENCODER),
     "answer": ("answer", "mine.jsonl", f"{json.dumps(QUESTION)}\n" * NUMBER, {"stride": 4}, ENCODER),
