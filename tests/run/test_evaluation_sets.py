@@ -104,5 +104,5 @@ def test_one_task_of_a_text_to_text_run_is_scored_on_a_file(folder):
 
 def test_a_file_and_a_pair_of_files_exclude_each_other(folder):
     run = trained(folder, "translate")
-    with pytest.raises(UserError, match="--data .* and --source .* are two ways"):
+    with pytest.raises(UserError, match=r"--data .* and --source .* are two ways"):
         run.evaluate(folder / "mine.tsv", source=folder / "mine.tsv", reference=folder / "mine.tsv")
