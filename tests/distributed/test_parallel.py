@@ -33,7 +33,7 @@ from regard.tasks import build_recipe
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
 from regard.training.log import Log
-from regard.training.loop import Trainer, step_seed
+from regard.training.loop import TrainingLoop, step_seed
 from regard.training.losses import CrossEntropy
 from regard.worlds import bilingual
 
@@ -106,7 +106,7 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
     model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
     folder.mkdir(parents=True, exist_ok=True)
     batches = Batches(store, 256, 1, rank=distributed.rank(), world_size=distributed.world_size())
-    return Trainer(
+    return TrainingLoop(
         model,
         objective or CrossEntropy(regularize),
         batches,

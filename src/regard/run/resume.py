@@ -13,7 +13,7 @@ from regard.recipe import Recipe
 from regard.training import checkpoint
 from regard.training import verify as verification
 from regard.training.log import Log
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 
 INPUT_FILES = ("tokenizer*.json", "special_tokens.json")
 """Files of a run folder that its token ids depend on."""
@@ -118,18 +118,18 @@ def _find_checkpoint(folder: Path, start: str | None, log: Log) -> Path | None:
     return found
 
 
-def resume_from_checkpoint(trainer: Trainer, path: Path, verify: int, changed: Sequence[str]) -> None:
+def resume_from_checkpoint(loop: TrainingLoop, path: Path, verify: int, changed: Sequence[str]) -> None:
     """Resume from a checkpoint; newer ones are archived. `changed`: what is new in the environment."""
-    folder, log = trainer.folder, trainer.log
-    if verify and (differences := verification.verify_steps(trainer, path, verify)):
+    folder, log = loop.folder, loop.log
+    if verify and (differences := verification.verify_steps(loop, path, verify)):
         why = f"; changed since it was trained: {', '.join(changed)}" if changed else ""
         raise UserError(f"{path}: repeating its last steps does not reproduce it: {', '.join(differences)} differ{why}")
     with distributed.one_local_rank_at_a_time():
-        trainer.resume(path)
-    for moved in checkpoint.archive_newer(folder, trainer.state.step) if distributed.is_main() else ():
+        loop.resume(path)
+    for moved in checkpoint.archive_newer(folder, loop.state.step) if distributed.is_main() else ():
         log.note(f"{moved.name} is newer, and now in {moved.parent}")
-    trainer.require_best()
-    log.note(f"resuming from step {trainer.state.step:,}")
+    loop.require_best()
+    log.note(f"resuming from step {loop.state.step:,}")
     if changed:
         log.note(f"bit-exact resume is not guaranteed: {', '.join(changed)}")
-    log.write(event="resume", step=trainer.state.step)
+    log.write(event="resume", step=loop.state.step)

@@ -41,7 +41,7 @@ from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, LogValue, note
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
 
@@ -230,9 +230,9 @@ def train_run(
 
         def look() -> None:
             if watching is not None:
-                watching.evaluated(run, trainer.state.step)
+                watching.evaluated(run, loop.state.step)
 
-        trainer = Trainer(
+        loop = TrainingLoop(
             run.model,
             task.loss(run),
             batches,
@@ -248,11 +248,11 @@ def train_run(
         distributed.barrier()
         describe(run, log, data, num_too_long, batches)
         if found is not None:
-            resume_from_checkpoint(trainer, found, options.verify, changed)
+            resume_from_checkpoint(loop, found, options.verify, changed)
         if watching is not None:
-            watching.begin(run, data.valid, trainer.state.step)
+            watching.begin(run, data.valid, loop.state.step)
             log.on_write = watching.record
-        weights = trainer.train()
+        weights = loop.train()
         if watching is not None:
             watching.end()
         if distributed.is_main():

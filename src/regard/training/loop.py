@@ -55,8 +55,8 @@ class TrainState:
     seconds: float = 0.0
 
 
-class Trainer:
-    """Train a model by a recipe's `[train]`; every rank has a trainer, and all run in step. `folder` holds the checkpoints.
+class TrainingLoop:
+    """Train a model by a recipe's `[train]`; every rank has a loop, and all run in step. `folder` holds the checkpoints.
 
     The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none
     of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint.
