@@ -28,7 +28,15 @@ def trainer():
     """Return a function that builds a trainer."""
 
     def make(
-        store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, norm="layer", **settings
+        store,
+        folder,
+        objective=None,
+        evaluate=lambda model: {"valid_loss": 1.0},
+        dropout=0.2,
+        width=16,
+        norm="layer",
+        callbacks=(),
+        **settings,
     ):
         settings = TextTraining(
             **{
@@ -56,6 +64,7 @@ def trainer():
             folder=folder / "checkpoints",
             log=log,
             evaluate=evaluate,
+            callbacks=callbacks,
         )
 
     return make

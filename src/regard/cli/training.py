@@ -166,7 +166,6 @@ def train(
         bool,
         typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
     ] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
     live: Annotated[
         bool, typer.Option(help="Write training.html into the run folder: curves, outputs and attention as the model learns.")
     ] = True,
@@ -185,11 +184,10 @@ def train(
         overrides=overrides,
         device=device,
         resume=resume,
-        board=tensorboard,
         start=start,
         verify=verify,
         accept_changes=accept_changes,
-        observer=TrainingView() if live else None,
+        callbacks=[TrainingView()] if live else [],
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)

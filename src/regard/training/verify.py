@@ -31,7 +31,7 @@ def verify_steps(loop: TrainingLoop, path: Path, steps: int) -> list[str]:
     loop.log.note(f"running steps {loop.state.step + 1:,} to {last:,} again")
     for micro_batches in loop.step_batches(last):
         loop.step(micro_batches)
-        current = path.with_name(f"step-{loop.state.step:08d}")
+        current = checkpoint.step_path(path.parent, loop.state.step)
         if current.is_dir() and checkpoint.find_damage(current) is None and (names := differing_files(loop, current)):
             return names
     loop.log.note(f"bit-exact: weights, optimizer{' and averages' if loop.ema else ''} are the same")
@@ -42,8 +42,7 @@ def differing_files(loop: TrainingLoop, path: Path) -> list[str]:
     """Return the files of a checkpoint that differ from the loop's current tensors, over all ranks."""
     hashes = checkpoint.read_hashes(path)
     own = {
-        f"{name}.safetensors": checkpoint.serialize(tensors)
-        for name, tensors in checkpoint.local_tensors(loop.tensors()).items()
+        f"{name}.safetensors": checkpoint.serialize(tensors) for name, tensors in checkpoint.local_tensors(loop.tensors()).items()
     }
     differing = [f"{path.name}/{name}" for name, data in own.items() if hashes.get(name) != checkpoint.sha256(data)]
     return [name for names in distributed.all_gather(differing) for name in names]
