@@ -1,10 +1,14 @@
 """Callbacks: when they are called and with what, that they change no weight, and that a failing one loses nothing."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
+import regard
+from regard import tasks
 from regard.run.train import train
 from regard.training import checkpoint
 from regard.training.callbacks import Callback, Callbacks
@@ -85,7 +89,7 @@ def test_callbacks_are_called_in_order_with_the_values_of_the_log_and_change_no_
     assert logged == [{"step": call[1], **call[2]} for call in recorder.calls if call[0] in ("step", "evaluate")]
 
 
-@pytest.mark.parametrize(("event", "step"), [("on_step", 6), ("on_evaluate", 4), ("on_save", 3), ("on_save", 8)])
+@pytest.mark.parametrize(("event", "step"), [("on_step", 2), ("on_evaluate", 4), ("on_save", 3), ("on_save", 8)])
 def test_a_run_resumed_after_a_failed_callback_equals_an_uninterrupted_one(event, step, plain, tmp_path):
     failing, other = Failing(event, step), Recorder()
     with pytest.raises(ZeroDivisionError, match=f"{event} of step {step}"):
@@ -128,3 +132,14 @@ def test_only_rank_0_calls_and_a_callback_that_runs_the_model_is_left_out_on_sev
         monkeypatch.setenv("RANK", rank)
         Callbacks([plain, looking]).on_step(2, {})
     assert len(plain.calls) == 2 and len(looking.calls) == 1
+
+
+def test_the_callback_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(regard.__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(tasks.build_recipe(TINY).to_toml())
+    exec(code, found := {})
+    output = capsys.readouterr().out
+    assert output.count("valid_loss") == 0 and "step 4: " in output and "the best so far" in output
+    assert str(Path("runs", "mine", "checkpoints", "step-00000003")) in output and found["run"].folder == Path("runs/mine")

@@ -1,6 +1,6 @@
 """Resume a run: which checkpoint, and whether its data and settings are still those it was trained with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from regard.corpus.dataset import Dataset
 from regard.corpus.fingerprint import fingerprint
 from regard.errors import UserError
 from regard.recipe import Recipe
+from regard.recipe.settings import flatten
 from regard.training import checkpoint
 from regard.training import verify as verification
 from regard.training.log import Log
@@ -17,8 +18,8 @@ from regard.training.loop import TrainingLoop
 
 INPUT_FILES = ("tokenizer*.json", "special_tokens.json")
 """Files of a run folder that its token ids depend on."""
-NO_INPUTS = {"data": {"root"}, "train": {"workers"}}
-"""Settings that training does not depend on: where the data lies, and how many threads prepare it."""
+NO_INPUTS = {"data": {"root"}, "train": {"workers", "log"}}
+"""Settings that training does not depend on: where the data lies, how many threads prepare it, and the loggers."""
 CHANGEABLE = ("train.", "decode.")
 """Settings that may sensibly change during a run: naming one with --set is accepting its change."""
 MAX_SHOWN_CHANGES = 8
@@ -45,19 +46,10 @@ def training_inputs(settings: Recipe, data: Dataset[Any], folder: Path) -> dict[
     sets = {"training": data.train, "validation": data.valid, **{f"test ({name})": part for name, part in data.tests.items()}}
     files = sorted(path for pattern in INPUT_FILES for path in folder.glob(pattern))
     return {
-        "settings": dict(_flatten(settings.model_dump(mode="json", exclude=NO_INPUTS))),
+        "settings": dict(flatten(settings.model_dump(mode="json", exclude=NO_INPUTS))),
         "data": {name: {"examples": len(part), "sha256": fingerprint(part)} for name, part in sets.items()},
         "files": {path.name: checkpoint.sha256(path.read_bytes()) for path in files},
     }
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of every setting."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], named: Sequence[str] = ()) -> list[str]:

@@ -42,6 +42,7 @@ from regard.training import checkpoint
 from regard.training.callbacks import Callback
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, note
+from regard.training.loggers import RUN_IDS, make_loggers
 from regard.training.loop import TrainingLoop
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
@@ -129,6 +130,7 @@ def own_data_recipe(recipe: RecipeSource | None, folder: Path, device: str, opti
 def read_data(settings: Recipe) -> Dataset[Any]:
     """Read all datasets of a recipe."""
     parallel.resolve_parallel(settings.train)  # refuse an impossible train.parallel first
+    make_loggers(settings.train.log)  # and a logger that is not installed
     note("reading the data")
     return read_dataset(settings.data)
 
@@ -177,7 +179,7 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
         root = Path(root).relative_to(folder.resolve()).as_posix()
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     try:
-        for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
+        for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl", folder / RUN_IDS):
             path.unlink(missing_ok=True)
         shutil.rmtree(folder / "image_codes", ignore_errors=True)
     except OSError as error:
@@ -220,7 +222,7 @@ def train_run(
             evaluate=lambda model: validate(run, model, data.valid, valid),
             maximize=task.metrics,
             inputs=inputs,
-            callbacks=callbacks,
+            callbacks=[*make_loggers(settings.train.log), *callbacks],
         )
         changed = environment.changes(folder, device)
         distributed.barrier()
