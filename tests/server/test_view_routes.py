@@ -3,7 +3,7 @@
 import pytest
 
 from regard.server.view_routes import FlowResponse, LensResponse
-from regard.show.lens import logit_lens
+from regard.show.forward_pass.lens import logit_lens
 
 TEXTS = {"gpt": "der Hund", "masked": "the [MASK] sees", "en-de": "the goat sees the cake"}
 

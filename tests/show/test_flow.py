@@ -9,8 +9,8 @@ import torch
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.flow_diagram import ModelFlow, encode_halves, flow_data, flow_page, flow_text
-from regard.show.flow import record_flow
-from regard.show.model_structure import describe_model
+from regard.show.forward_pass.flow import record_flow
+from regard.show.forward_pass.model_structure import describe_model
 from regard.show.recording import model_inputs
 
 NAMES = ["gpt", "bert", "post-norm gpt", "translator"]

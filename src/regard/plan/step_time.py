@@ -116,7 +116,7 @@ def _build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> 
         model,
         CrossEntropy(recipe.train.regularize),
         ConstantShapeBatches(),  # type: ignore[arg-type]
-        recipe.train,
+        recipe.train.model_copy(update={"cuda_graphs": plan.captured}),
         seed=0,
         folder=Path(),
         log=NullLog(),  # type: ignore[arg-type]

@@ -97,20 +97,40 @@ def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
 
 
 def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
-    """Write scores.json ({set: {metric: {score, low, high, signature}}}), the outputs, and a figure of BLEU by length."""
-    scores = run._read_json("scores.json")
-    scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
-    atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")
+    """Write scores.json ({set: {metric: {score, low, high, signature}}}), classes.json with the scores of every class, the
+    outputs, and figures: BLEU by length, the confusion matrix."""
+    update_json(
+        run,
+        "scores.json",
+        {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results},
+    )
+    update_json(
+        run, "classes.json", {result.name: result.confusion.to_json() for result in results if result.confusion is not None}
+    )
     for result in results:
         if result.outputs:
             with writing_into(run.folder / "outputs"):
                 atomic_write(run.folder / "outputs" / f"{file_name(result.name)}.txt", "\n".join(result.outputs) + "\n")
-        if result.by_length:
-            from regard.show.figures.curves import score_by_length
-            from regard.show.figures.figure_files import save_figure
+        write_figures(run, result)
 
-            figure = score_by_length({run.folder.name: result.by_length})
-            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")
+
+def update_json(run: Run, name: str, sets: Mapping[str, object]) -> None:
+    """Replace the entries of these sets in a JSON file of the run folder; nothing without any."""
+    if sets:
+        atomic_write(run.folder / name, json.dumps({**run._read_json(name), **sets}, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_figures(run: Run, result: EvaluationResult) -> None:
+    """Write the figures of one evaluation set, of what it measures."""
+    from regard.show.figures.curves import score_by_length
+    from regard.show.figures.figure_files import save_figure
+    from regard.show.figures.matrix import confusion_matrix
+
+    folder, name = run.folder / "figures", file_name(result.name)
+    if result.by_length:
+        save_figure(score_by_length({run.folder.name: result.by_length}), folder / f"bleu-by-length-{name}.svg")
+    if result.confusion is not None:
+        save_figure(confusion_matrix(result.confusion, title=result.name), folder / f"confusion-{name}.svg")
 
 
 def compare(

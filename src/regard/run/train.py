@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -46,6 +47,15 @@ from regard.training.loggers import RUN_IDS, make_loggers
 from regard.training.loop import TrainingLoop
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
+from regard.training.speedups import (
+    COMPILE_GAIN_MIXED,
+    COMPILE_GAIN_UNIFORM,
+    Speedups,
+    TrainingWork,
+    capture_obstacle,
+    choose_speedups,
+    replayed_fraction,
+)
 
 if TYPE_CHECKING:
     from regard.plan.own_data import DataOptions
@@ -209,13 +219,13 @@ def train_run(
         with distributed.local_first():
             rows, num_too_long = run._training_rows(data.train)
             valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = make_batches(run, rows)
+        batches, speedups = choose_batches(run, rows)
         initialize(run, log)
         loop = TrainingLoop(
             run.model,
             task.loss(run),
             batches,
-            settings.train,
+            settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
             seed=settings.seed,
             folder=folder / "checkpoints",
             log=log,
@@ -227,6 +237,8 @@ def train_run(
         changed = environment.changes(folder, device)
         distributed.barrier()
         describe(run, log, data, num_too_long, batches)
+        if device.type == "cuda":
+            log.note(f"steps: {speedups.reason}")
         if found is not None:
             resume_from_checkpoint(loop, found, options.verify, changed)
         run.data = data
@@ -257,7 +269,25 @@ def prepare_folder(
     return found, inputs
 
 
-def make_batches(run: Run, rows: Rows) -> Batches:
+def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
+    """Return the batches of this rank and the speed-ups of its steps; with CUDA graphs, rows are padded so that shapes recur."""
+    settings, padded = run.recipe.train, make_batches(run, rows, LENGTH_MULTIPLE)
+    work = TrainingWork(run.device.type, settings.steps)
+    if run.device.type == "cuda":
+        from regard.plan.planner import estimate_step_seconds
+
+        work = replace(
+            work,
+            step_seconds=estimate_step_seconds(run, padded.mean_lengths()),
+            replayed_fraction=replayed_fraction(padded.shape_counts().values(), settings.steps),
+            obstacle=capture_obstacle(run.model, parallel.resolve_parallel(settings)),
+            compile_gain=COMPILE_GAIN_UNIFORM if padded.has_uniform_length() else COMPILE_GAIN_MIXED,
+        )
+    speedups = choose_speedups(settings, work)
+    return padded if speedups.cuda_graphs else make_batches(run, rows), speedups
+
+
+def make_batches(run: Run, rows: Rows, pad_to_multiple_of: int = 1) -> Batches:
     """Return the batches of this rank."""
     settings = run.recipe.train
     return Batches(
@@ -266,7 +296,7 @@ def make_batches(run: Run, rows: Rows) -> Batches:
         run.recipe.seed,
         rank=distributed.rank(),
         world_size=distributed.world_size(),
-        pad_to_multiple_of=LENGTH_MULTIPLE if settings.cuda_graphs else 1,
+        pad_to_multiple_of=pad_to_multiple_of,
     )
 
 

@@ -18,8 +18,8 @@ from regard.server.request_types import ApiRequest, Text
 from regard.server.response_types import ApiResponse
 from regard.show.figures.flow_diagram import flow_data
 from regard.show.figures.lens_grid import lens_data
-from regard.show.flow import record_flow
-from regard.show.lens import logit_lens
+from regard.show.forward_pass.flow import record_flow
+from regard.show.forward_pass.lens import logit_lens
 from regard.tasks.base import Run
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)

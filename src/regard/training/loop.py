@@ -25,6 +25,7 @@ from regard.training.losses import Objective
 from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
 from regard.training.precision import choose_precision
 from regard.training.signals import SignalHandler, catch_signals
+from regard.training.speedups import capture_obstacle
 from regard.training.state import TrainState
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -40,7 +41,8 @@ class TrainingLoop:
     """Train a model by a recipe's `[train]`; every rank has a loop, and all run in step. `folder` holds the checkpoints.
 
     The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none
-    of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint.
+    of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint. Speed-ups are
+    chosen before (training/speedups.py): here, `auto` is none.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class TrainingLoop:
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
-        self.loss: Objective = CompiledObjective(objective, batches.has_uniform_length()) if settings.compile else objective
+        self.loss: Objective = (
+            CompiledObjective(objective, batches.has_uniform_length()) if settings.compile is True else objective
+        )
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
         self.ema = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
         self.state = TrainState()
@@ -75,7 +79,7 @@ class TrainingLoop:
         self.nonfinite_in_a_row = torch.zeros((), device=self.device)
         parameters = dict(model.named_parameters())
         self._buffers = [b for name, b in checkpoint.named_weights(model).items() if name not in parameters]  # of a batch norm
-        self.update: StepFunction = CudaGraphedStep(self._update) if self._uses_cuda_graphs() else self._update
+        self.update: StepFunction = CudaGraphedStep(self._update, log.note) if self._uses_cuda_graphs() else self._update
 
     def train(self) -> dict[str, Tensor]:
         """Train to the last step; return the final weights (on rank 0)."""
@@ -187,18 +191,11 @@ class TrainingLoop:
 
     def _uses_cuda_graphs(self) -> bool:
         """Return whether steps are captured: not where the host takes part in them."""
-        if not self.settings.cuda_graphs or self.device.type != "cuda":
+        if self.settings.cuda_graphs is not True or self.device.type != "cuda":
             return False
-        reason = (
-            "several processes"
-            if self.parallelism.mode != "none"
-            else "a model with a step-dependent schedule"
-            if hasattr(self.model, "begin_step")
-            else None
-        )
-        if reason:
-            self.log.note(f"train.cuda_graphs: steps of {reason} cannot be captured; training without CUDA graphs")
-        return reason is None
+        if obstacle := capture_obstacle(self.model, self.parallelism.mode):
+            self.log.note(f"train.cuda_graphs: steps of {obstacle} cannot be captured; training without CUDA graphs")
+        return obstacle is None
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
