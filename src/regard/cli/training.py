@@ -1,5 +1,6 @@
 """Verbs for training and evaluation: demo, new, world, train, evaluate, compare, sweep, ladder."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -169,7 +170,10 @@ def train(
         bool,
         typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
     ] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="tensorboard|wandb|mlflow", help="Also log there; may be repeated. The same as train.log."),
+    ] = None,
     live: Annotated[
         bool, typer.Option(help="Write training.html into the run folder: curves, outputs and attention as the model learns.")
     ] = True,
@@ -182,17 +186,17 @@ def train(
     from regard.show.training_view import TrainingView
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
+    overrides += [f"train.log={json.dumps(log)}"] if log else []
     run = train_recipe(
         recipe,
         out,
         overrides=overrides,
         device=device,
         resume=resume,
-        board=tensorboard,
         start=start,
         verify=verify,
         accept_changes=accept_changes,
-        observer=TrainingView() if live else None,
+        callbacks=[TrainingView()] if live else [],
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)
