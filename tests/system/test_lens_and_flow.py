@@ -131,7 +131,7 @@ def test_the_servers_page_keeps_the_place_in_the_address(served, window, view):
 
 def test_the_training_view_replays_what_was_learned(tiny_settings, window, tmp_path):
     short = {**tiny_settings["train"], "steps": 12, "evaluate_every": 4, "save_every": 12, "log_every": 2}
-    run = train({**tiny_settings, "train": short}, tmp_path / "run", device="cpu", observer=TrainingView())
+    run = train({**tiny_settings, "train": short}, tmp_path / "run", device="cpu", callbacks=[TrainingView()])
     for width, scheme in SIZES:
         with window(width, 900, color_scheme=scheme) as (page, errors, urls):
             page.goto((run.folder / PAGE).as_uri())
