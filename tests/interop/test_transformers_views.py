@@ -1,11 +1,13 @@
 """The logit lens and the flow of models that transformers runs: those of a model of ours with the same weights."""
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 import regard
 from regard.errors import UserError
+from regard.show.forward_pass.flow import record_flow
 from regard.show.forward_pass.lens import has_lens, lens_inputs, lens_log_probs
 from regard.tasks.transformers_models import wrap_model
 
@@ -18,6 +20,8 @@ OPT = dict(vocab_size=V, hidden_size=32, num_hidden_layers=3, num_attention_head
 PAIR = dict(d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4)
 PAIR |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, vocab_size=V, pad_token_id=0, bos_token_id=2, eos_token_id=3)
 PAIR |= dict(decoder_start_token_id=2, forced_eos_token_id=None, max_position_embeddings=64)
+T5 = dict(vocab_size=V, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, decoder_start_token_id=0, pad_token_id=0)
+T5 |= dict(eos_token_id=3)
 NATIVE = {
     "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)), TEXT),
     "bert": (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BLOCK, max_position_embeddings=40)), MASKED),
@@ -26,6 +30,9 @@ NATIVE = {
 FOREIGN = {
     "opt": (lambda: transformers.OPTForCausalLM(transformers.OPTConfig(**OPT)), TEXT),
     "electra": (lambda: transformers.ElectraForMaskedLM(transformers.ElectraConfig(**BLOCK)), MASKED),
+    "gptj": (lambda: transformers.GPTJForCausalLM(transformers.GPTJConfig(**GPT2, rotary_dim=8)), TEXT),
+    "neox": (lambda: transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**BLOCK, bos_token_id=2, eos_token_id=3)), TEXT),
+    "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)), TEXT),
     "blenderbot": (lambda: transformers.BlenderbotForConditionalGeneration(transformers.BlenderbotConfig(**PAIR)), TEXT),
 }
 
@@ -100,3 +107,52 @@ def test_models_that_predict_no_tokens_have_no_lens_and_say_so(write_huggingface
     assert not has_lens(run)
     with pytest.raises(UserError, match="classifies; the logit lens is for Transformers that predict tokens"):
         run.show(TEXT, view="lens")
+
+
+def stages_of_layers(flow):
+    return {(stage.layer, stage.sublayer, stage.name): stage for stage in flow.stages if stage.layer is not None}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_flow_through_transformers_has_the_numbers_of_our_own_model(opened, name):
+    run, folder, text = opened(name)
+    found, expected = record_flow(run, text), record_flow(regard.load(folder, device="cpu"), text)
+    ours, theirs = stages_of_layers(expected), stages_of_layers(found)
+    assert list(ours) == list(theirs)
+    for place, stage in ours.items():
+        assert [panel.symbol for panel in stage.panels] == [panel.symbol for panel in theirs[place].panels], place
+        for panel, other in zip(stage.panels, theirs[place].panels):
+            np.testing.assert_allclose(other.values, panel.values, rtol=1e-3, atol=1e-3, err_msg=str((place, panel.symbol)))
+    assert found.stages[-1].candidates.top[0][0][0] == expected.stages[-1].candidates.top[0][0][0]
+    np.testing.assert_allclose(found.stages[-1].panels[0].values, expected.stages[-1].panels[0].values, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["opt", "electra", "neox"])
+def test_sums_and_weights_of_the_flow_are_consistent(opened, name):
+    run, _, text = opened(name)
+    flow = record_flow(run, text)
+    residuals = [stage for stage in flow.stages if stage.name == "residual"]
+    assert len(residuals) == 6
+    for stage in residuals:
+        before, added, total = (panel.values for panel in stage.panels[:3])
+        np.testing.assert_allclose(before + added, total, atol=1e-4)
+    for stage in flow.stages:
+        if stage.name == "mix":
+            weights, values, mixed = (panel.values for panel in stage.panels)
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+            np.testing.assert_allclose(weights @ values, mixed, atol=1e-4)
+    assert flow.stages[-1].candidates is not None and flow.heads == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("blenderbot", "translators that regard opens without transformers"),
+        ("t5", "translators that regard opens without transformers"),
+        ("gptj", "has scores of more than queries and keys; use --view lens"),
+    ],
+)
+def test_flow_of_other_models_is_refused_in_one_line(opened, name, reason):
+    run, _, text = opened(name)
+    with pytest.raises(UserError, match=rf"^--view flow: [^\n]*{reason}$"):
+        run.show(text, view="flow")
