@@ -177,6 +177,8 @@ def fill(
 def classify(
     run: RunFolder,
     texts: Texts = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n most probable labels.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Print every label, the most probable first.")] = False,
     task: Task = None,
     device: Device = "auto",
     precision: Precision = None,
@@ -184,16 +186,21 @@ def classify(
 ) -> None:
     """Predict labels of texts or images.
 
-    A regression run predicts scores. Images are given by path; a tab separates the two texts of a pair.
+    Labels and probabilities are separated by tabs, one line per text. A regression run predicts scores. Images are given by
+    path; a tab separates the two texts of a pair.
     """
+    refuse((every and number > 1, f"--all and -n {number} exclude each other: leave one out"))
     opened = load_for("classify", run, device, task, precision=precision)
     for lines in read_batches(texts, paths="image" in opened.task.reads):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
+                refuse((every or number > 1, f"--all, -n: {run} {opened.task.does}, which has no labels; leave them out"))
                 print_item(as_json, f"{found:.4f}", score=round(found, 6))
                 continue
-            label, probability = found.label, found.probability
-            print_item(as_json, f"{label}\t{probability:.4f}", label=label, probability=round(probability, 6))
+            best = found if every else found[:number]
+            rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in best]
+            shown = "\t".join(f"{one.label}\t{one.probability:.4f}" for one in best)
+            print_item(as_json, shown, **rows[0], **({"labels": rows} if every or number > 1 else {}))
 
 
 @app.command()
