@@ -219,6 +219,15 @@ def evaluate(
     source: Source = None,
     reference: Reference = None,
     gold: Gold = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Score translations by one more metric: chrf++, comet, or comet:MODEL with a name on the hub or a checkpoint "
+            "file; may be repeated.",
+        ),
+    ] = None,
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
@@ -252,6 +261,7 @@ def evaluate(
         task=task,
         gold=gold,
         columns=StarterOptions(text, text_pair, label) if text or text_pair or label else None,
+        metrics=metrics or [],
         save=opened._huggingface is None,
     )
     write_card(opened)
