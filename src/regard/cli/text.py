@@ -74,7 +74,7 @@ def translate(
     languages = (source_language, target_language)
     opened = load_for("translate", run, device, task, precision=precision, engine=engine, languages=languages)
     place = 0
-    for lines in distributed.broadcast_each(read_batches(texts)):
+    for lines in distributed.broadcast_each(read_batches(texts, doing="translating")):
         translations = opened.translate(
             with_task_prefix(opened, lines, task),
             beam=1 if greedy else beam,

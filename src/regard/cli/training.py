@@ -128,6 +128,8 @@ def world(
 
     bilingual: sentences, word alignments and antecedents; shapes: images, captions, boxes and labels.
     """
+    from regard.progress import show_progress
+
     if kind not in ("bilingual", "shapes"):
         raise UserError(f"no world {kind!r}; choose from: bilingual, shapes")
     if kind == "bilingual":
@@ -135,9 +137,9 @@ def world(
 
         if size is not None:
             raise UserError(f"--size {size}: the bilingual world has no images; leave it out")
-        bilingual.write(out, number, seed, 3 if level is None else level)
+        with show_progress("writing sentences"):
+            bilingual.write(out, number, seed, 3 if level is None else level)
     else:
-        from regard.progress import show_progress
         from regard.worlds import shapes
 
         if level is not None:
