@@ -26,7 +26,7 @@ from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import merge_lora
-from regard.recipe import Recipe, apply_override, read_settings
+from regard.recipe import OwnModel, Recipe, apply_override, read_settings
 from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
@@ -273,7 +273,9 @@ def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
     """Return the batches of this rank and the speed-ups of its steps; with CUDA graphs, rows are padded so that shapes recur."""
     settings, padded = run.recipe.train, make_batches(run, rows, LENGTH_MULTIPLE)
     work = TrainingWork(run.device.type, settings.steps)
-    if run.device.type == "cuda":
+    if isinstance(run.recipe.model, OwnModel):
+        work = replace(work, obstacle="it is not known whether your model allows them: set train.cuda_graphs or train.compile")
+    elif run.device.type == "cuda":
         from regard.plan.planner import estimate_step_seconds
 
         work = replace(
