@@ -282,8 +282,12 @@ def test_evaluate_on_a_file_equals_the_same_examples_of_the_recipe(runs, tmp_pat
         assert {row["metric"]: row["score"] for row in found} == pytest.approx(
             {metric: score.to_json()["score"] for metric, score in expected.items()}, rel=1e-3
         )
-    with pytest.raises(UserError, match=r"--data x\.tsv: give --source and --reference alone"):
+    with pytest.raises(UserError, match=r"--task a: .* tags words, and has no other task"):
         evaluate(runs["tag"], data=Path("x.tsv"), task="a", save=False)
+    with pytest.raises(UserError, match=r"--text, --text-pair, --label: .* tags words; its files have no such columns"):
+        runs["tag"].evaluate("x.tsv", columns={"text": "word"})
+    with pytest.raises(UserError, match=r"--text, --text-pair and --label name columns of --data FILE"):
+        runs["classify"].evaluate(columns={"text": "word"})
 
 
 def test_compare_runs_refuses_different_tasks(runs):

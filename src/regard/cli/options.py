@@ -70,6 +70,11 @@ SourceLanguage = Annotated[
 TargetLanguage = Annotated[
     str | None, typer.Option(metavar="CODE", help="Language code to translate into, for a multilingual model (NLLB: deu_Latn).")
 ]
+TextColumn = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="Column of the text: its name, or number from 0.")
+]
+TextPairColumn = Annotated[str | None, typer.Option("--text-pair", metavar="COLUMN", help="Column of a second text.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="Column of the label or number.")]
 Source = Annotated[Path | None, typer.Option(help="Source text, one sentence per line.")]
 Reference = Annotated[Path | None, typer.Option(help="Reference translation, line by line.")]
 Gold = Annotated[

@@ -12,6 +12,7 @@ from regard.cli.options import (
     Device,
     Engine,
     Gold,
+    LabelColumn,
     Precision,
     Reference,
     RunFolder,
@@ -20,6 +21,8 @@ from regard.cli.options import (
     SourceLanguage,
     TargetLanguage,
     Task,
+    TextColumn,
+    TextPairColumn,
     app,
     use_languages,
 )
@@ -67,9 +70,9 @@ def new(
             help="Images to classify: a folder with a subfolder for each label, or with such folders in train and valid."
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text: its name, or number from 0.")] = None,
-    text_pair: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a second text.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the label or number.")] = None,
+    text: TextColumn = None,
+    text_pair: TextPairColumn = None,
+    label: LabelColumn = None,
     columns: Annotated[str | None, typer.Option(metavar="SOURCE,TARGET", help="Columns of --pairs.")] = None,
     stream: Annotated[
         bool | None,
@@ -206,8 +209,13 @@ def evaluate(
     run: RunFolder,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Labelled texts, tagged words, questions or plain text, with the recipe's columns."),
+        typer.Option(
+            metavar="FILE", help="Examples in the format of the recipe's data: a table, tagged words, questions, images or text."
+        ),
     ] = None,
+    text: TextColumn = None,
+    text_pair: TextPairColumn = None,
+    label: LabelColumn = None,
     source: Source = None,
     reference: Reference = None,
     gold: Gold = None,
@@ -226,6 +234,7 @@ def evaluate(
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
     from regard.run.load import load_native
+    from regard.tasks.starters.starter import StarterOptions
 
     if as_json and engine != "regard":
         raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
@@ -236,7 +245,14 @@ def evaluate(
 
         use_engine(opened, engine, precision)
     results = evaluate_run(
-        opened, data=data, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None
+        opened,
+        data=data,
+        source=source,
+        reference=reference,
+        task=task,
+        gold=gold,
+        columns=StarterOptions(text, text_pair, label) if text or text_pair or label else None,
+        save=opened._huggingface is None,
     )
     write_card(opened)
     if as_json:
