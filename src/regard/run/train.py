@@ -27,7 +27,6 @@ from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import merge_lora
 from regard.recipe import OwnModel, Recipe, apply_override, read_settings
-from regard.run import environment
 from regard.run.load import load_native
 from regard.run.resume import (
     DEFAULT_OPTIONS,
@@ -39,7 +38,7 @@ from regard.run.resume import (
 )
 from regard.tasks.base import Run, Task
 from regard.tasks.shared.data_record import write_data_record
-from regard.training import checkpoint
+from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, note
