@@ -122,6 +122,8 @@ class Training(Settings):
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""
     save_every: Count = 500
     log_every: Count = 20
+    log: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Loggers besides log.jsonl: TensorBoard, Weights & Biases, MLflow. Each needs its package: pip install "regard[wandb]"."""
     keep_checkpoints: Count = 2
     """Checkpoints to keep, besides the best one and the one resumed from."""
     patience: Natural = 0
