@@ -22,7 +22,7 @@ from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
-from regard.files import atomic_write, clean_up_partial_writes, lock_folder
+from regard.files import atomic_write, clean_up_partial_writes, lock_folder, require_plain_folder
 from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
@@ -98,6 +98,7 @@ def train(
                 raise UserError(
                     f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}"
                 )
+            require_plain_folder(folder)
             with lock_folder(folder), explain_resume(folder):
                 settings = tasks.read_recipe(folder / "recipe.toml", overrides)
                 options = ResumeOptions(start, verify, accept_changes, overrides)

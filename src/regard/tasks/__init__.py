@@ -13,6 +13,7 @@ import torch
 
 from regard import recipe as recipes
 from regard.errors import UserError
+from regard.files import require_plain_folder
 from regard.recipe import Recipe
 from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
@@ -104,6 +105,7 @@ def recipe_task(recipe: Recipe) -> Task:
 
 def load_run_folder(folder: Path, device: torch.device) -> Run:
     """Load a finished run folder; `regard.load` also takes Hugging Face folders and names on the hub."""
+    require_plain_folder(folder)
     recipe = read_recipe(folder / "recipe.toml")
     task = recipe_task(recipe)
     run = task.run(task, folder, recipe, device)
