@@ -70,7 +70,9 @@ class TrainingLoop:
             CompiledObjective(objective, batches.has_uniform_length()) if settings.compile is True else objective
         )
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
-        self.learning_rate_factor = lambda step: learning_rate_factor(step, settings.steps, settings.schedule)
+        self.learning_rate_factor: Callable[[int], float] = lambda step: learning_rate_factor(
+            step, settings.steps, settings.schedule
+        )
         """The fraction of the peak rates at a step."""
         self.ema = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
         self.state = TrainState()
