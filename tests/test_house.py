@@ -31,6 +31,7 @@ UPWARDS = {
     ("tasks/base.py", "run"),  # Run.evaluate
     ("attention/recording.py", "show"),  # AttentionRecording.show
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
+    ("tasks/translate.py", "run"),  # TranslateRun.use_engine
     ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }

@@ -132,6 +132,7 @@ def supported_verbs(run: Run, has_attention: bool) -> list[str]:
         "explain": run.task.explains is not None,
         "lens": has_lens(run),
         "flow": has_flow(run),
+        "search": has_attention and run.task.reads == ("text",) and "answer" not in run.task.verbs,
         "completions": "generate" in verbs,
         "chat/completions": chat_template(run) is not None,
         "embeddings": "embed" in verbs and "text" in run.task.reads,
