@@ -62,7 +62,7 @@ def to_json(values: dict[str, Any]) -> str:
 
 def modeling_code() -> str:
     """Return the modelling file."""
-    return files("regard.run").joinpath(MODELING_FILE).read_text(encoding="utf-8")
+    return files("regard.tasks.shared").joinpath(MODELING_FILE).read_text(encoding="utf-8")
 
 
 def build_exported(recipe: dict[str, Any], sizes: list[Any]) -> nn.Module:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from regard.run.remote_code import build_exported
+from regard.tasks.shared.remote_code import build_exported
 
 
 class RegardConfig(PretrainedConfig):
