@@ -95,7 +95,7 @@ def new(
     """
     from regard.plan.budget import fit_to_budget
     from regard.tasks import starter_recipe
-    from regard.tasks.starters.data_files import finetuning_recipe
+    from regard.tasks.shared.init_from import finetuning_starter
     from regard.tasks.starters.image_starters import image_classification_recipe
     from regard.tasks.starters.starter import StarterOptions
 
@@ -107,8 +107,7 @@ def new(
     for line in starter.understood:
         print(line, file=sys.stderr)
     if init_from is not None:
-        print(finetuning_recipe(starter.to_toml(), init_from), end="")
-        return
+        starter = finetuning_starter(starter, init_from)
     fitted = fit_to_budget(starter, minutes, device)
     for line in fitted.notes:
         print(line, file=sys.stderr)
