@@ -106,6 +106,14 @@ def require_regular_file(path: Path) -> None:
         raise UserError(f"cannot write {path}: it is {kind}; choose the name of a file")
 
 
+def require_plain_folder(folder: Path) -> None:
+    """Refuse a folder that holds a pipe, a socket or a device, at any depth: to read one may never end."""
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            if path_exists(path) and not path.is_file():
+                raise UserError(f"{path} is not a regular file; remove it, or copy {folder} again")
+
+
 def file_name(name: str) -> str:
     """Return a file name for a name of unknown origin (of a test set, of a task): no folder in it, no special character.
 
@@ -253,13 +261,13 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
 
 
-def cached_folder(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
-    """Return the cached folder of a content digest. If there is none, or it is damaged, let `build` fill one; its result and the
-    hashes of all files go to layout.json.
+def cached_folder(digest: str, build: Callable[[Path], dict[str, int]], root: Path | None = None) -> Path:
+    """Return the cached folder of a content digest, in `root` (default: `cache_root`). If there is none, or it is damaged, let
+    `build` fill one; its result and the hashes of all files go to layout.json.
 
     Several processes may build the same folder at once: each has its own temporary folder, and the first rename wins.
     """
-    folder = cache_root() / digest
+    folder = (root or cache_root()) / digest
     damage = find_cache_damage(folder) if folder.exists() else "missing"
     if damage is None:
         return folder

@@ -44,8 +44,8 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="auto|regard|ctranslate2",
-        help="Inference engine for translation. auto uses CTranslate2 if it is installed, supports the model, "
-        "loses no BLEU and is faster.",
+        help="Inference engine for translation on the CPU. auto uses CTranslate2 if it is installed, supports the model, "
+        "loses no BLEU on the validation set and is faster; this is measured once, for 20,000 characters of text or more.",
     ),
 ]
 Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Beam size [default: from the recipe].")]
@@ -124,11 +124,10 @@ def load_for(
     task: str | None = None,
     *,
     precision: str | None = None,
-    engine: str = "regard",
     languages: tuple[str | None, str | None] = (None, None),
     trust_remote_code: bool = False,
 ) -> Any:
-    """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
+    """Return a run that supports the verb, and the task if one is given, with a precision."""
     from regard.run.load import load
 
     if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
@@ -141,10 +140,10 @@ def load_for(
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     use_languages(opened, *languages)
-    if precision is not None or engine != "regard":
+    if precision is not None:
         from regard.run.engines import use_engine
 
-        use_engine(opened, engine, precision)
+        use_engine(opened, precision=precision)
     return opened
 
 
@@ -162,8 +161,11 @@ def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[st
     return texts if task is None else opened._prefixed(texts, task)
 
 
-def read_batches(texts: list[str] | None, size: int = 2000, *, paths: bool = False) -> Iterator[list[str]]:
-    """Yield the given texts at once, or standard input in batches, so that a long file streams through.
+def read_batches(
+    texts: list[str] | None, size: int = 2000, *, paths: bool = False, doing: str = "reading"
+) -> Iterator[list[str]]:
+    """Yield the given texts at once, or standard input in batches, so that a long file streams through. Progress through a file
+    is shown if the results go to another one; `doing` is its name.
 
     From a pipe or a terminal, a batch is the lines that have arrived: a program that writes one and waits is answered. What is
     printed so far is flushed before more is read. The name of a file is refused as a text, unless the verb reads `paths`.
@@ -178,15 +180,28 @@ def read_batches(texts: list[str] | None, size: int = 2000, *, paths: bool = Fal
         return
     if sys.stdin is None:
         raise UserError("standard input is closed; give the texts as arguments")
+    from regard.progress import show_progress
+
     batch: list[str] = []
-    for lines in _arriving_lines():
-        batch += lines
-        while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
-            yield batch[:size]
-            batch = batch[size:]
-            sys.stdout.flush()
-    if batch:
-        yield batch
+    total = _count_lines(cast(BufferedIOBase, sys.stdin.buffer)) if _is_regular_file(sys.stdin) else None
+    with show_progress(doing, total, enabled=total is not None and not sys.stdout.isatty()):
+        for lines in _arriving_lines():
+            batch += lines
+            while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
+                yield batch[:size]
+                batch = batch[size:]
+                sys.stdout.flush()
+        if batch:
+            yield batch
+
+
+def _count_lines(file: BufferedIOBase) -> int:
+    """Return the lines of a file that are left to read, without reading on."""
+    here, number = file.tell(), 0
+    while chunk := file.read(READ_BYTES):
+        number += chunk.count(b"\n")
+    file.seek(here)
+    return max(1, number)
 
 
 def _is_regular_file(file: IO[str]) -> bool:

@@ -111,9 +111,11 @@ def convert(
 
     With --verify, check that the outputs are the same there.
     """
+    from regard.progress import show_progress
     from regard.run.convert import convert as write
 
-    proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
+    with show_progress(f"converting {source.name}"):
+        proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
     print_item(as_json, f"wrote {out}", folder=str(out), **(proof.to_json() if proof else {}))
     if proof is None:
         return
@@ -128,7 +130,7 @@ def convert(
 def doctor(as_json: AsJson = False) -> None:
     """Show versions, device and missing packages."""
     from regard.hardware import choose_device
-    from regard.run.environment import EXTRAS, describe, version
+    from regard.training.environment import EXTRAS, describe, version
 
     found = describe(choose_device())
     extras = {name: {package: version(package) for package in packages} for name, packages in EXTRAS.items()}

@@ -64,17 +64,20 @@ def translate(
     target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: Precision = None,
-    engine: Engine = "regard",
+    engine: Engine = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Translate texts.
 
     A text-to-text run performs the task of --task, or of the prefix of the text.
     """
-    languages = (source_language, target_language)
-    opened = load_for("translate", run, device, task, precision=precision, engine=engine, languages=languages)
-    place = 0
-    for lines in distributed.broadcast_each(read_batches(texts)):
+    from regard.run.engines import require_names, use_engine
+
+    require_names(engine, precision)
+    opened, place = load_for("translate", run, device, task, languages=(source_language, target_language)), 0
+    for lines in distributed.broadcast_each(read_batches(texts, doing="translating")):
+        if not place:
+            use_engine(opened, "regard" if temperature else engine, precision, characters=sum(map(len, lines)))
         translations = opened.translate(
             with_task_prefix(opened, lines, task),
             beam=1 if greedy else beam,
@@ -90,7 +93,7 @@ def translate(
         )
         place += len(lines)
         for found in (one for best in translations for one in best):
-            used = {} if engine == "regard" else {"engine": found.engine}
+            used = {} if opened._engine is None else {"engine": found.engine}
             print_item(as_json, found.text, text=found.text, score=round(found.score, 6), **used)
 
 

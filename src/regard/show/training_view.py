@@ -143,7 +143,7 @@ def choose_samples(run: Run, examples: Examples) -> list[Sample]:
 
 
 def translate_samples(run: Run, texts: Sequence[str]) -> list[str]:
-    return [one.text for one in cast(TranslateRun, run).translate(texts, beam=1)]
+    return [one.text for one in cast(TranslateRun, run)._best(texts, beam=1)]
 
 
 def continue_samples(run: Run, texts: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import Sources, decode_all, num_workers, text_sources
+from regard.decoding.batching import Sources, decode_all, is_watched, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.decoding.sampling import sample_index
 from regard.errors import UserError
@@ -147,10 +147,10 @@ def search_translations(
     """
     params = search_params(run.recipe.decode, number, **options)
     parts = fitting_parts(run, texts, too_long, place=place)
-    samples = 1 if params.sampling is None else params.num_hypotheses  # a search finds several, sampling draws one
-    rows = [(i, j, sample) for i, found in enumerate(parts) for j in range(len(found)) for sample in range(samples) if found[j]]
-    sources, indices = [parts[i][j] for i, j, _ in rows], [sample_index(place + i, sample, j) for i, j, sample in rows]
-    engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
+    rows = [(i, j) for i, found in enumerate(parts) for j in range(len(found)) if found[j]]
+    sources, indices = [parts[i][j] for i, j in rows], [sample_index(place + i, 0, j) for i, j in rows]
+    own = params.sampling is not None or is_watched(run.model)  # our random stream; what only our model can show
+    engine = None if own else run._engine
     if engine is not None:
         hypotheses = engine.decode(sources, params, run.recipe.model.max_length)
     else:
@@ -164,7 +164,7 @@ def search_translations(
         )
     name = OWN_ENGINE if engine is None else engine.name
     translated: list[list[list[Translation]]] = [[[] for _ in found] for found in parts]
-    for (i, j, _), found in zip(rows, hypotheses):
+    for (i, j), found in zip(rows, hypotheses):
         translated[i][j] += as_translations(run, found, name)
     return [join_parts(found, name) for found in translated]
 
@@ -237,6 +237,17 @@ def set_languages(tokenizers: Sequence[Tokenizer], source: str | None, target: s
 def use_languages(run: Run, *, source: str | None = None, target: str | None = None) -> None:
     """Translate from and into these languages, given as codes of the model: "deu_Latn" for NLLB, "de_DE" for mBART."""
     set_languages(run.tokenizers, source, target)
+
+
+def use_engine(run: Run, engine: str = "auto", precision: str | None = None) -> None:
+    """Translate with our engine ("regard"), with "ctranslate2", or with the faster one if it is as good ("auto", measured once).
+
+    Sampling, and a model that is watched or edited, stay with ours. CTranslate2 has the weights of the folder: after changing
+    `run.model`, use "regard". `precision` is "fp32", "bf16" or "int8".
+    """
+    from regard.run import engines
+
+    engines.use_engine(run, engine, precision)
 
 
 def encode_pairs(run: Run, examples: SentencePairs, *, training: bool = False) -> Rows:
@@ -320,6 +331,7 @@ class TextToTextVerbs:
 
     translate = translate_texts
     use_languages = use_languages
+    use_engine = use_engine
     align = align_texts
     _align = iterate_alignments
     embed = embed_texts
