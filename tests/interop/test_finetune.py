@@ -104,6 +104,9 @@ def test_new_from_a_folder_prints_a_recipe_that_fine_tunes_it(theirs, tmp_path):
     (tmp_path / "mine.toml").write_text(found.stdout)
     run = train(tmp_path / "mine.toml", tmp_path / "run", overrides=["train.steps=1", "train.evaluate_every=1"], device="cpu")
     assert run.recipe.model.width == 24 and run.recipe.train.optimizer.learning_rate == 5e-5
+    assert "about" in found.stderr and "--minutes N (now 60)" in found.stderr
+    words = ["new", "classify", "--data", str(tmp_path / "train.tsv"), "--from", str(run.folder), "--minutes", "0.00001"]
+    assert "steps = 20 " in CliRunner().invoke(app, words).stdout  # the fewest: the budget is spent
     missing = CliRunner().invoke(app, ["new", "classify", "--data", str(tmp_path / "train.tsv"), "--from", str(tmp_path / "no")])
     assert isinstance(missing.exception, UserError)
 

@@ -226,8 +226,8 @@ def train_run(
             resume_from_checkpoint(loop, found, options.verify, changed)
         with loop.callbacks.during(run, loop.state.step):
             weights = loop.train()
-        if distributed.is_main():
-            write_final_weights(run, weights)
+            if distributed.is_main():
+                write_final_weights(run, weights)
         distributed.barrier()
     return load_native(folder, device=str(device))
 

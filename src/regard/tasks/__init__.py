@@ -70,6 +70,11 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recip
     return build_recipe(recipes.parse_settings(text, overrides, name=name), name=name)
 
 
+def parse_initial(text: str) -> Recipe:
+    """Return the recipe in a TOML text as it is trained: with the architecture of the run that it starts from."""
+    return build_recipe(initial_settings(recipes.parse_settings(text, (), name="recipe")))
+
+
 def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe:
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
