@@ -43,9 +43,9 @@ def to_transformers(
         "pad_token_id": 0,
         "bos_token_id": None if special_tokens.bos < 0 else special_tokens.bos,
         "eos_token_id": special_tokens.eos,
-        **({"decoder_start_token_id": special_tokens.bos} if family.begin else {}),
+        **({"decoder_start_token_id": special_tokens.bos} if family.decoder_start else {}),
     }
-    config = model_class.config_class(**{**family.config(settings), **tokens}, **options)
+    config = model_class.config_class(**{**family.write_config(settings), **tokens}, **options)
     tensors = to_huggingface_tensors(
         dict(model.named_parameters()), family, family.architectures[name], settings, UnmappedTensors()
     )
