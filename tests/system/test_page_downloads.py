@@ -101,4 +101,4 @@ def test_what_if_download_has_both_answers_and_the_heads_that_are_off(opened):
     page = opened("whatif", "&off=cross.1.1")
     page.get_by_text("1 of 4 heads off").wait_for()
     svg = download(page, "SVG")[1].decode()
-    assert svg.count("probability of this translation") == 2 and "1 of 4 heads off" in svg and "::after" in svg
+    assert svg.count("probability of this translation") == 2 and "1 of 4 heads off" in svg and ">off</span>" in svg

@@ -2,7 +2,7 @@
 import { ApiError } from "./api.js";
 import { element } from "./dom.js";
 
-const MARGIN = 16, SHARPNESS = 2, XHTML = "http://www.w3.org/1999/xhtml";
+const MARGIN = 16, SHARPNESS = 2;
 const STILL = { animation: "none", transition: "none", outline: "none" };               // an image does not move, and has no focus
 const RELATIVE = new Set(["transform-origin", "perspective-origin"]);                   // in pixels of a box, which a bare element lacks
 const INVALID_XML = /[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
@@ -17,8 +17,7 @@ function defaultStyles(frame, cache, tag) {
   return cache.get(tag);
 }
 
-function copyStyles(from, to, defaults) {
-  const style = getComputedStyle(from);
+function copyStyles(style, to, defaults) {
   for (const name of style) {
     const value = style.getPropertyValue(name);
     if (value !== defaults[name] || RELATIVE.has(name)) to.style.setProperty(name, value);
@@ -33,19 +32,22 @@ function freeze(node, frame, cache) {
   const copy = node.tagName === "CANVAS" ? element("img", { src: node.toDataURL() })
     : node.tagName === "SELECT" ? element("span", {}, node.selectedOptions[0]?.textContent ?? "") : node.cloneNode(false);
   for (const name of ["id", "tabindex", "style"]) copy.removeAttribute(name);
-  copyStyles(node, copy, defaultStyles(frame, cache, copy.tagName));
+  copyStyles(getComputedStyle(node), copy, defaultStyles(frame, cache, copy.tagName));
   if (node.tagName === "INPUT") copy.toggleAttribute("checked", node.checked);
   if (node.tagName !== "CANVAS" && node.tagName !== "SELECT") copy.append(...[...node.childNodes].map(child => freeze(child, frame, cache)).filter(Boolean));
+  for (const [pseudo, place] of [["::before", "prepend"], ["::after", "append"]]) {       // what a style sheet writes becomes an element
+    const style = getComputedStyle(node, pseudo), text = /^"(.*)"$/s.exec(style.content)?.[1];
+    if (text === undefined || ["IMG", "INPUT"].includes(copy.tagName)) continue;
+    const written = element("span", {}, text);
+    copyStyles(style, written, defaultStyles(frame, cache, "span"));
+    copy[place](written);
+  }
   return copy;
 }
 
-// The rules of ::before and ::after, which are in no element.
-const pseudoRules = () => [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]).filter(rule => /::(before|after)/.test(rule.selectorText ?? ""))
-  .map(rule => rule.cssText).join("\n");
-
 function toSvg(nodes) {
   const frame = document.body.appendChild(element("iframe", { class: "hidden", "aria-hidden": "true", tabindex: -1 })), cache = new Map();
-  const root = getComputedStyle(document.documentElement), paper = root.getPropertyValue("--paper");
+  const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper");
   const shown = nodes.filter(node => node?.isConnected && node.getBoundingClientRect().height > 0);
   const gap = (node, i) => i ? Math.max(0, node.getBoundingClientRect().top - shown[i - 1].getBoundingClientRect().bottom) : 0;
   const width = Math.ceil(Math.max(...shown.map(node => node.getBoundingClientRect().width)));
@@ -57,11 +59,7 @@ function toSvg(nodes) {
     body.append(copy);
   });
   frame.remove();
-  body.setAttribute("xmlns", XHTML);
-  for (const name of ["--rust", "--line", "--ink", "--soft", "--sans"]) body.style.setProperty(name, root.getPropertyValue(name));   // for pseudoRules
   const [W, H] = [width + 2 * MARGIN, height + 2 * MARGIN];
-  const style = element("style", {}, pseudoRules());
-  body.prepend(style);
   return { width: W, height: H, text: `<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" width="${W}" height="${H}" viewBox="0 0 ${W} ${H}">`
     + `<rect width="${W}" height="${H}" fill="${paper.trim()}"/><foreignObject x="${MARGIN}" y="${MARGIN}" width="${width}" height="${height}">`
     + `${new XMLSerializer().serializeToString(body)}</foreignObject></svg>` };
