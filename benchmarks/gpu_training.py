@@ -1,10 +1,11 @@
 """Time training steps on one GPU in bf16, dropout 0: regard, compiled and with CUDA graphs, and `transformers`, compiled.
 
-    python benchmarks/gpu_training.py gpt2|base|vit [--rounds 5] [--steps 10] [--alone]
+    python benchmarks/gpu_training.py gpt2|base|vit [--rounds 5] [--steps 10] [--alone] [--profile]
 
 GPT-2 124M over 32 × 1,024 tokens (vocabulary 50,304, a multiple of 64, on both sides); the base Transformer over 640 pairs of
 40 + 40 tokens (vocabulary 32,000); ViT-B/16 over 256 images. Both sides have the same random weights, AdamW, and gradients
-clipped to norm 1. The first losses must agree within 1%. `--alone` leaves the peer out.
+clipped to norm 1. The first losses must agree within 1%. `--alone` leaves the peer out;
+`--profile` prints the kernels of one step of each.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import MismatchError, parse_args, report, time_alternating
+from harness import MismatchError, parse_args, print_kernels, report, time_alternating
 from peers import to_transformers
 from torch import Tensor, nn
 
@@ -149,7 +150,7 @@ def exclusive_gpu():
 
 
 def main() -> None:
-    args = parse_args(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False)
+    args = parse_args(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False, profile=False)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
     with side_stream(CUDA):
@@ -164,6 +165,10 @@ def main() -> None:
             step()
         with exclusive_gpu():
             times = time_alternating({name: repeat(step, args.steps) for name, step in steps.items()}, args.rounds)
+            if args.profile:
+                for name, step in steps.items():
+                    print(f"one step of {name}:")
+                    print_kernels(repeat(step, 1))
     report(
         args.work,
         times,

@@ -97,3 +97,30 @@ def require_close(ours: Any, theirs: Any, tolerance: float, what: str) -> str:
     if not difference <= tolerance:
         raise MismatchError(f"{what}: difference {difference:.2e}, more than {tolerance:.0e}; no result")
     return f"{what} within {difference:.1e}"
+
+
+def print_kernels(work: Work, number: int = 25) -> None:
+    """Print the GPU kernels of one piece of work: milliseconds and launches of each, and the sums by kind."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        work()
+    kernels = sorted(profiled.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    kinds: dict[str, float] = {}
+    for kernel in kernels:
+        kinds[_kernel_kind(kernel.key)] = kinds.get(_kernel_kind(kernel.key), 0.0) + kernel.self_device_time_total / 1000
+    total, launches = sum(kinds.values()), sum(kernel.count for kernel in kernels)
+    print(f"{total:.2f} ms in {launches} kernels: " + ", ".join(f"{kind} {ms:.2f}" for kind, ms in kinds.items()))
+    for kernel in kernels[:number]:
+        print(f"{kernel.self_device_time_total / 1000:9.3f} ms {kernel.count:5}  {kernel.key[:110]}")
+
+
+def _kernel_kind(name: str) -> str:
+    lower = name.lower()
+    if any(part in lower for part in ("flash", "fmha", "sdpa", "attention", "attend")):
+        return "attention"
+    if any(part in lower for part in ("gemm", "nvjet", "cutlass", "splitk", "cublas", "gemv")):
+        return "products"
+    if any(part in lower for part in ("memcpy", "memset", "copy")):
+        return "copies"
+    return "optimizer" if "multi_tensor" in lower else "element-wise"
