@@ -70,23 +70,33 @@ class Mask:
     """Dense booleans that broadcast to (B, H, T, S)."""
     structure: ClassVar[frozenset[str]]
     """The names of the conditions that are set."""
+    _packed: ClassVar[PackedDocuments | None]
     _last_dense: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
     _last_intervals: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
 
     def __post_init__(self) -> None:
         """Prepare what is computed once for all layers. No cached properties: their locks end a compiled graph."""
         structure = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
-        for name, value in (("structure", structure), ("_last_dense", {}), ("_last_intervals", {})):
+        for name, value in (("structure", structure), ("_packed", None), ("_last_dense", {}), ("_last_intervals", {})):
             object.__setattr__(self, name, value)
 
     def __and__(self, other: "Mask") -> "Mask":
         """Return the mask under which both conditions hold. A field that one side has is kept; what both have is combined."""
         return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
-    @cached_property
+    @property
     def packed_documents(self) -> PackedDocuments | None:
         """Where the documents lie, found once for all layers."""
-        return None if self.documents is None else locate_documents(self.documents)
+        if self._packed is None and self.documents is not None:
+            object.__setattr__(self, "_packed", locate_documents(self.documents))
+        return self._packed
+
+    @staticmethod
+    def packed(documents: PackedDocuments) -> "Mask":
+        """Return the mask under which nothing looks across these documents."""
+        mask = Mask(documents=documents.index)
+        object.__setattr__(mask, "_packed", documents)
+        return mask
 
     def select_batch(self, rows: Tensor | slice) -> "Mask":
         """Return the same mask for some rows of the batch."""

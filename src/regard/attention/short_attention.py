@@ -38,14 +38,14 @@ def can_run(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
         and q.dtype in (torch.bfloat16, torch.float16)
         and q.dtype == k.dtype == v.dtype
         and max(q.size(2), k.size(2)) <= MAX_LENGTH
-        and max(q.size(3), v.size(3)) <= MAX_HEAD_WIDTH
+        and q.size(3) == v.size(3) <= MAX_HEAD_WIDTH
         and q.size(1) == k.size(1)
         and mask.structure <= MASKS
     )
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    """Return `attend` under this mask: (B, H, T, K), (B, H, S, K), (B, H, S, J) -> (B, H, T, J)."""
+    """Return `attend` under this mask: (B, H, T, K), (B, H, S, K), (B, H, S, K) -> (B, H, T, K)."""
     intervals = mask.intervals(q.size(2), k.size(2), q.device)
     assert intervals is not None
     return _forward(q, k, v, intervals, q.size(-1) ** -0.5 if scale is None else scale)
@@ -53,30 +53,28 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | 
 
 @torch.library.custom_op("regard::short_attention", mutates_args=())
 def _forward(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> Tensor:
-    out = _empty(q, v.size(3))
+    out = _empty(q)
     forward_kernel[(q.size(1), q.size(0))](*_arguments(q, k, v, intervals, scale, out))
     return out
 
 
 @torch.library.custom_op("regard::short_attention_backward", mutates_args=())
-def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     grad = grad if grad.stride(3) == 1 else grad.contiguous()
-    dq, dk, dv = _empty(q, q.size(3)), _empty(k, k.size(3)), _empty(v, v.size(3))
+    dq, dk, dv = _empty(q), _empty(k), _empty(v)
     arguments = _arguments(q, k, v, intervals, scale, grad)
-    backward_kernel[(q.size(1), q.size(0))](dq, dk, dv, *arguments, num_warps=4)
+    backward_kernel[(q.size(1), q.size(0))](dq, dk, dv, *arguments)
     return dq, dk, dv
 
 
 @_forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> Tensor:
-    return _empty(q, v.size(3))
+    return _empty(q)
 
 
 @_backward.register_fake
 def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(q, q.size(3)), _empty(k, k.size(3)), _empty(v, v.size(3))
+    return _empty(q), _empty(k), _empty(v)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -91,41 +89,41 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _forward.register_autograd(_gradients, setup_context=_save_for_backward)
 
 
-def _empty(x: Tensor, width: int) -> Tensor:
-    """Return an empty (B, H, T, width) that lies in memory as (B, T, H, width): joining the heads again copies nothing."""
-    return x.new_empty(x.size(0), x.size(2), x.size(1), width).transpose(1, 2)
+def _empty(x: Tensor) -> Tensor:
+    """Return an empty (B, H, T, K) that lies in memory as (B, T, H, K): joining the heads again copies nothing."""
+    return x.new_empty(x.size(0), x.size(2), x.size(1), x.size(3)).transpose(1, 2)
 
 
 def _arguments(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float, out: Tensor) -> tuple[Any, ...]:
     """Return what both kernels take: tensors, their sizes and strides, the scale, and the sides of the tiles."""
-    (T, K), (S, J) = q.shape[2:], v.shape[2:]
+    (T, K), S = q.shape[2:], k.size(2)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
-    strides = [x.stride()[:3] for x in (q, k, v, out)]
-    tiles = (max(16, 1 << (size - 1).bit_length()) for size in (T, S, K, J))
+    strides = tuple(stride for x in (q, k, v, out) for stride in x.stride()[:3])
+    tiles = tuple(max(16, 1 << (size - 1).bit_length()) for size in (T, S, K))
     row = 0 if intervals.size(0) == 1 else 2 * T
-    return q, k, v, out, intervals.contiguous(), (T, S, K, J, row), *strides, scale, *tiles
+    return q, k, v, out, intervals.contiguous(), (T, S, K, row), strides, scale, tiles
 
 
 if triton is not None:
 
     @triton.jit
-    def load_tile(x, strides, b, h, sizes, rows, dims):
-        """Return one head (length, width) of a tensor, zeros outside."""
-        inside = (rows[:, None] < sizes[0]) & (dims[None, :] < sizes[1])
-        return tl.load(x + b * strides[0] + h * strides[1] + rows[:, None] * strides[2] + dims[None, :], mask=inside, other=0.0)
+    def load_tile(x, stride, positions, dims, length, width):
+        """Return one head (positions, dims) of a tensor, zeros outside."""
+        inside = (positions[:, None] < length) & (dims[None, :] < width)
+        return tl.load(x + positions[:, None] * stride + dims[None, :], mask=inside, other=0.0)
 
     @triton.jit
-    def store_tile(x, heads, b, h, sizes, rows, dims, value):
-        """Write one head (length, width) of a tensor that lies in memory as (B, length, heads, width)."""
-        inside = (rows[:, None] < sizes[0]) & (dims[None, :] < sizes[1])
-        place = ((b * sizes[0] + rows[:, None]) * heads + h) * sizes[1] + dims[None, :]
+    def store_tile(x, b, h, positions, dims, length, width, value):
+        """Write one head of a tensor that lies in memory as (B, length, heads, width)."""
+        inside = (positions[:, None] < length) & (dims[None, :] < width)
+        place = ((b * length + positions[:, None]) * tl.num_programs(0) + h) * width + dims[None, :]
         tl.store(x + place, value.to(x.dtype.element_ty), mask=inside)
 
     @triton.jit
-    def softmax_of_scores(q, k, intervals, b, sizes, rows, keys, scale):
+    def softmax_of_scores(q, k, intervals, rows, keys, T, scale):
         """Return P (T, S): the softmax of s q·k over the interval of keys that each query sees, zeros where it sees none."""
-        first = tl.load(intervals + b * sizes[4] + 2 * rows, mask=rows < sizes[0], other=0)
-        end = tl.load(intervals + b * sizes[4] + 2 * rows + 1, mask=rows < sizes[0], other=0)
+        first = tl.load(intervals + 2 * rows, mask=rows < T, other=0)
+        end = tl.load(intervals + 2 * rows + 1, mask=rows < T, other=0)
         seen = (keys[None, :] >= first[:, None]) & (keys[None, :] < end[:, None])
         scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, -float("inf"))
         largest = tl.max(scores, 1)
@@ -137,29 +135,22 @@ if triton is not None:
     def forward_kernel(
         q,  # (B, H, T, K)
         k,  # (B, H, S, K)
-        v,  # (B, H, S, J)
-        out,  # (B, H, T, J)
+        v,  # (B, H, S, K)
+        out,  # (B, H, T, K)
         intervals,  # (B or 1, T, 2)
-        sizes,  # T, S, K, J, stride of the intervals' sentences
-        q_strides,  # sentences, heads, positions
-        k_strides,
-        v_strides,
-        out_strides,
+        sizes,  # T, S, K, stride of the intervals' sentences
+        strides,  # of q, k, v and out: sentences, heads, positions
         scale,
-        T: tl.constexpr,  # sides of the tiles: powers of two
-        S: tl.constexpr,
-        K: tl.constexpr,
-        J: tl.constexpr,
+        TILES: tl.constexpr,  # sides of the tiles: powers of two
     ):
-        h, b, heads = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.num_programs(0)
-        rows, keys, dims, value_dims = tl.arange(0, T), tl.arange(0, S), tl.arange(0, K), tl.arange(0, J)
-        queries = load_tile(q, q_strides, b, h, (sizes[0], sizes[2]), rows, dims)
-        p = softmax_of_scores(
-            queries, load_tile(k, k_strides, b, h, (sizes[1], sizes[2]), keys, dims), intervals, b, sizes, rows, keys, scale
-        )
-        values = load_tile(v, v_strides, b, h, (sizes[1], sizes[3]), keys, value_dims)
-        mixed = tl.dot(p.to(values.dtype), values)
-        store_tile(out, heads, b, h, (sizes[0], sizes[3]), rows, value_dims, mixed)
+        h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+        rows, keys, dims = tl.arange(0, TILES[0]), tl.arange(0, TILES[1]), tl.arange(0, TILES[2])
+        T, S, K = sizes[0], sizes[1], sizes[2]
+        queries = load_tile(q + b * strides[0] + h * strides[1], strides[2], rows, dims, T, K)
+        tile = load_tile(k + b * strides[3] + h * strides[4], strides[5], keys, dims, S, K)
+        values = load_tile(v + b * strides[6] + h * strides[7], strides[8], keys, dims, S, K)
+        p = softmax_of_scores(queries, tile, intervals + b * sizes[3], rows, keys, T, scale)
+        store_tile(out, b, h, rows, dims, T, K, tl.dot(p.to(values.dtype), values))
 
     @triton.jit
     def backward_kernel(
@@ -168,29 +159,24 @@ if triton is not None:
         dv,  # as v
         q,  # (B, H, T, K)
         k,  # (B, H, S, K)
-        v,  # (B, H, S, J)
-        grad,  # (B, H, T, J)
+        v,  # (B, H, S, K)
+        grad,  # (B, H, T, K)
         intervals,  # (B or 1, T, 2)
-        sizes,  # T, S, K, J, stride of the intervals' sentences
-        q_strides,  # sentences, heads, positions
-        k_strides,
-        v_strides,
-        grad_strides,
+        sizes,  # T, S, K, stride of the intervals' sentences
+        strides,  # of q, k, v and grad: sentences, heads, positions
         scale,
-        T: tl.constexpr,  # sides of the tiles: powers of two
-        S: tl.constexpr,
-        K: tl.constexpr,
-        J: tl.constexpr,
+        TILES: tl.constexpr,  # sides of the tiles: powers of two
     ):
-        h, b, heads = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.num_programs(0)
-        rows, keys, dims, value_dims = tl.arange(0, T), tl.arange(0, S), tl.arange(0, K), tl.arange(0, J)
-        queries = load_tile(q, q_strides, b, h, (sizes[0], sizes[2]), rows, dims)
-        tile = load_tile(k, k_strides, b, h, (sizes[1], sizes[2]), keys, dims)
-        values = load_tile(v, v_strides, b, h, (sizes[1], sizes[3]), keys, value_dims)
-        do = load_tile(grad, grad_strides, b, h, (sizes[0], sizes[3]), rows, value_dims)
-        p = softmax_of_scores(queries, tile, intervals, b, sizes, rows, keys, scale)
-        store_tile(dv, heads, b, h, (sizes[1], sizes[3]), keys, value_dims, tl.dot(tl.trans(p.to(do.dtype)), do))
+        h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+        rows, keys, dims = tl.arange(0, TILES[0]), tl.arange(0, TILES[1]), tl.arange(0, TILES[2])
+        T, S, K = sizes[0], sizes[1], sizes[2]
+        queries = load_tile(q + b * strides[0] + h * strides[1], strides[2], rows, dims, T, K)
+        tile = load_tile(k + b * strides[3] + h * strides[4], strides[5], keys, dims, S, K)
+        values = load_tile(v + b * strides[6] + h * strides[7], strides[8], keys, dims, S, K)
+        do = load_tile(grad + b * strides[9] + h * strides[10], strides[11], rows, dims, T, K)
+        p = softmax_of_scores(queries, tile, intervals + b * sizes[3], rows, keys, T, scale)
+        store_tile(dv, b, h, keys, dims, S, K, tl.dot(tl.trans(p.to(do.dtype)), do))
         dp = tl.dot(do, tl.trans(values))
         ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(queries.dtype)
-        store_tile(dq, heads, b, h, (sizes[0], sizes[2]), rows, dims, tl.dot(ds, tile))
-        store_tile(dk, heads, b, h, (sizes[1], sizes[2]), keys, dims, tl.dot(tl.trans(ds), queries))
+        store_tile(dq, b, h, rows, dims, T, K, tl.dot(ds, tile))
+        store_tile(dk, b, h, keys, dims, S, K, tl.dot(tl.trans(ds), queries))

@@ -1,18 +1,18 @@
 """Triton kernels: attention weights, their block means or their entropies in one pass, without a temporary map, and the largest
 weights of each row.
 
-Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of exp(s - m)
-(online softmax, Milakov & Gimelshein 2018), once for the weights exp(s - m) / l. Up to MAX_KEYS_AT_ONCE keys, it holds the scores
-of all of them, and reads them once. A mask reaches the kernel as one interval of
-keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. Queries and
-keys are read where they lie, in any layout. The largest weights of a row are found by bisection: weights in [0, 1] are ordered as
-their bits, so that at most 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must
-equal the written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is
-computed in chunks (lazy_maps.py).
+Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of 2^(s - m)
+(online softmax, Milakov & Gimelshein 2018), once for the weights 2^(s - m - log₂ l). Scores are in units of log 2, since 2^x is
+what a GPU computes. A mask reaches the kernel as one interval of keys per query (`Mask.intervals`); one that is no interval
+becomes -inf in the bias, as in `core.fused_attention`. Queries and keys are read where they lie, in any layout. The largest
+weights of a row are found by bisection: weights in [0, 1] are ordered as their bits, so that at most 14 comparisons (30 in
+float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in core.py
+(tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is computed in chunks (lazy_maps.py).
 """
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,6 @@ except ImportError:
 
 SUPPORTED_MASKS = {"causal", "prefix", "lengths", "starts", "window", "documents", "allowed"}
 MAX_HEAD_WIDTH = 256
-MAX_KEYS_AT_ONCE = 512
-"""Keys whose scores one program holds at once, in half precision."""
 MAX_KEYS = 8192
 """Keys of a row whose largest weights are selected by one program."""
 ENTRIES_PER_WARP = 2048
@@ -113,7 +111,6 @@ class KernelInputs:
         layout = "none" if bias is None else BIAS_LAYOUTS[bias.size(0) > 1, bias.size(1) > 1]
         (B, H, T, width), (G, S) = q.shape, k.shape[1:3]
         assert out.is_contiguous() and q.stride(3) == k.stride(3) == 1
-        whole = TILE.value < S <= MAX_KEYS_AT_ONCE and q.dtype != torch.float32
         attention_map_kernel[(triton.cdiv(T, TILE.value), H, B)](
             q,
             k,
@@ -127,9 +124,6 @@ class KernelInputs:
             kind,
             size,
             max(16, 1 << (width - 1).bit_length()),
-            1 << (S - 1).bit_length() if whole else TILE.value,
-            whole,
-            num_warps=8 if whole else 4,
         )
 
 
@@ -143,50 +137,39 @@ def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
     S, number = weights.size(-1), values.size(-1)
     width, rows = max(32, 1 << (S - 1).bit_length()), weights[..., 0].numel()
-    # rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a half of diffuse ones the mean
-    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=weights.dtype)
-    most, mean = bounds.view(torch.int32 if weights.dtype == torch.float32 else torch.int16).tolist()
+    most, mean = _first_bounds(S, number, weights.dtype)
     largest_weights_kernel[(rows,)](
         weights, values, keys, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
     )
 
 
+@cache
+def _first_bounds(S: int, number: int, dtype: torch.dtype) -> list[int]:
+    """Return the bits of 1/number and of 1/S. Rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a
+    half of diffuse ones the mean."""
+    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=dtype)
+    return bounds.view(torch.int32 if dtype == torch.float32 else torch.int16).tolist()
+
+
 if triton is not None:
     TILE = tl.constexpr(64)
+    LOG2_E = tl.constexpr(math.log2(math.e))
 
     @triton.jit
-    def tile_scores(
-        q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr, KEYS: tl.constexpr
-    ):
-        """Return the scores of a tile of queries and the KEYS keys from n on; -inf outside of each query's interval."""
+    def tile_scores(q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr):
+        """Return the scores of a tile of queries and the TILE keys from n on, in units of log 2; -inf outside of each query's
+        interval."""
         T, S, width = sizes[0], sizes[1], sizes[3]
-        keys, dims = n + tl.arange(0, KEYS), tl.arange(0, K)
+        keys, dims = n + tl.arange(0, TILE), tl.arange(0, K)
         real = (keys[None, :] < S) & (dims[:, None] < width)
         tile = tl.load(k + keys[None, :].to(tl.int64) * k_stride + dims[:, None], mask=real, other=0.0)
-        s = tl.dot(q, tile, input_precision="ieee") * scale  # "ieee" concerns float32 alone
+        s = tl.dot(q, tile, input_precision="ieee") * (scale * LOG2_E)  # "ieee" concerns float32 alone
         if BIAS != "none":
             inside = (rows[:, None] < T) & (keys[None, :] < S)
-            s += tl.load(bias + rows[:, None].to(tl.int64) * S + keys[None, :], mask=inside, other=0.0).to(tl.float32)
-        return tl.where((keys[None, :] >= first[:, None]) & (keys[None, :] < end[:, None]), s, -float("inf"))
-
-    @triton.jit
-    def write_tile(out, p, n, rows, head, sizes, KIND: tl.constexpr, SIZE: tl.constexpr, KEYS: tl.constexpr):
-        """Write the weights p of a tile of queries and the KEYS keys from n on, or the means or sums of its blocks."""
-        T, S = sizes[0], sizes[1]
-        if KIND == "weights":
-            keys = n + tl.arange(0, KEYS)
-            place = out + head * T * S + rows[:, None].to(tl.int64) * S + keys[None, :]
-            tl.store(place, p.to(out.dtype.element_ty), mask=(rows[:, None] < T) & (keys[None, :] < S))
-        else:
-            blocks = tl.sum(tl.sum(tl.reshape(p, (TILE // SIZE, SIZE, KEYS // SIZE, SIZE)), 3), 1)
-            down = tl.program_id(0) * (TILE // SIZE) + tl.arange(0, TILE // SIZE)
-            across = n // SIZE + tl.arange(0, KEYS // SIZE)
-            if KIND == "blocks":  # those at the edges are smaller
-                height, width = tl.minimum(SIZE, T - down * SIZE), tl.minimum(SIZE, S - across * SIZE)
-                blocks = blocks / tl.maximum(height[:, None] * width[None, :], 1)
-            high, wide = tl.cdiv(T, SIZE), tl.cdiv(S, SIZE)
-            place = out + head * high * wide + down[:, None].to(tl.int64) * wide + across[None, :]
-            tl.store(place, blocks.to(out.dtype.element_ty), mask=(down[:, None] < high) & (across[None, :] < wide))
+            s += tl.load(bias + rows[:, None].to(tl.int64) * S + keys[None, :], mask=inside, other=0.0).to(tl.float32) * LOG2_E
+        if (tl.max(first) > n) | (tl.min(end) < n + TILE):  # otherwise every query sees every key of the tile
+            s = tl.where((keys[None, :] >= first[:, None]) & (keys[None, :] < end[:, None]), s, -float("inf"))
+        return s
 
     @triton.jit
     def attention_map_kernel(
@@ -202,16 +185,14 @@ if triton is not None:
         KIND: tl.constexpr,
         SIZE: tl.constexpr,
         K: tl.constexpr,  # a power of two
-        KEYS: tl.constexpr,  # of one tile, a power of two
-        WHOLE: tl.constexpr,  # whether one tile has all keys
     ):
         T, S = sizes[0], sizes[1]
         h, b, H = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64), tl.num_programs(1)
         head = b * H + h
         rows, dims = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, K)
         real = rows < T
-        first = tl.load(intervals + 2 * (b * T + rows), mask=real, other=2147483647)
-        end = tl.load(intervals + 2 * (b * T + rows) + 1, mask=real, other=0)
+        last = tl.minimum(rows, T - 1)  # the rest of the last tile repeats the last interval, with weights of 0
+        first, end = tl.load(intervals + 2 * (b * T + last)), tl.load(intervals + 2 * (b * T + last) + 1)
         q += b * strides[0] + h * strides[1]
         k += b * strides[3] + (h // sizes[2]) * strides[4]
         inside = real[:, None] & (dims[None, :] < sizes[3])
@@ -223,36 +204,38 @@ if triton is not None:
         elif BIAS == "both":
             bias += head * T * S
 
-        if WHOLE:
-            s = tile_scores(queries, k, strides[5], bias, 0, rows, first, end, sizes, scale, BIAS, K, KEYS)
-            m = tl.max(s, 1)
-            m = tl.where(m == -float("inf"), 0.0, m)  # no key is seen
-            e = tl.exp(s - m[:, None])
-            total = tl.sum(e, 1)
-        else:
-            m, total = tl.full((TILE,), -float("inf"), tl.float32), tl.zeros((TILE,), tl.float32)
-            for n in range(tl.min(first) // KEYS * KEYS, tl.max(end), KEYS):
-                s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K, KEYS)
-                larger = tl.maximum(m, tl.max(s, 1))
-                base = tl.where(larger == -float("inf"), 0.0, larger)  # no key seen so far
-                total = total * tl.exp(m - base) + tl.sum(tl.exp(s - base[:, None]), 1)
-                m = larger
-            m = tl.where(m == -float("inf"), 0.0, m)
-        normalizer = tl.where(total > 0, 1.0 / total, 0.0)  # a query that may look nowhere gives zeros
-        log_normalizer = m + tl.log(tl.where(total > 0, total, 1.0))
+        m, total = tl.full((TILE,), -float("inf"), tl.float32), tl.zeros((TILE,), tl.float32)
+        for n in range(tl.min(first) // TILE * TILE, tl.max(end), TILE):
+            s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
+            larger = tl.maximum(m, tl.max(s, 1))
+            base = tl.where(larger == -float("inf"), 0.0, larger)  # no key seen so far
+            total = total * tl.exp2(m - base) + tl.sum(tl.exp2(s - base[:, None]), 1)
+            m = larger
+        # 2^(s - log₂ Σ 2^s); a query that may look nowhere gives zeros
+        log_total = tl.where(real & (total > 0), m + tl.log2(tl.where(total > 0, total, 1.0)), float("inf"))
 
         entropy = tl.zeros((TILE,), tl.float32)
-        for n in range(0, KEYS if WHOLE else S, KEYS):
-            if not WHOLE:
-                s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K, KEYS)
-                e = tl.exp(s - m[:, None])
-            p = e * normalizer[:, None]
-            if KIND == "entropy":
-                entropy += tl.sum(tl.where(p > 0, p * (log_normalizer[:, None] - s), 0.0), 1)
+        for n in range(0, S, TILE):
+            s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
+            p = tl.exp2(s - log_total[:, None])
+            if KIND == "weights":
+                keys = n + tl.arange(0, TILE)
+                place = out + head * T * S + rows[:, None].to(tl.int64) * S + keys[None, :]
+                tl.store(place, p.to(out.dtype.element_ty), mask=real[:, None] & (keys[None, :] < S))
+            elif KIND == "entropy":
+                entropy += tl.sum(tl.where(p > 0, p * (log_total[:, None] - s), 0.0), 1)
             else:
-                write_tile(out, p, n, rows, head, sizes, KIND, SIZE, KEYS)
+                blocks = tl.sum(tl.sum(tl.reshape(p, (TILE // SIZE, SIZE, TILE // SIZE, SIZE)), 3), 1)
+                down = tl.program_id(0) * (TILE // SIZE) + tl.arange(0, TILE // SIZE)
+                across = n // SIZE + tl.arange(0, TILE // SIZE)
+                if KIND == "blocks":  # those at the edges are smaller
+                    height, width = tl.minimum(SIZE, T - down * SIZE), tl.minimum(SIZE, S - across * SIZE)
+                    blocks = blocks / tl.maximum(height[:, None] * width[None, :], 1)
+                high, wide = tl.cdiv(T, SIZE), tl.cdiv(S, SIZE)
+                place = out + head * high * wide + down[:, None].to(tl.int64) * wide + across[None, :]
+                tl.store(place, blocks.to(out.dtype.element_ty), mask=(down[:, None] < high) & (across[None, :] < wide))
         if KIND == "entropy":
-            tl.store(out + head * T + rows, entropy, mask=real)
+            tl.store(out + head * T + rows, entropy / LOG2_E, mask=real)
 
     @triton.jit
     def largest_weights_kernel(

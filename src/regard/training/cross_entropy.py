@@ -40,7 +40,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, r_drop
     With `r_drop`, the second half of the rows are those of the first half again; each row then has half of its own NLL and half
     of its pair's divergence times `r_drop`.
     """
-    losses, _ = _forward(logits.flatten(0, -2).contiguous(), labels.flatten(), smoothing, r_drop)
+    losses: Tensor = _forward(logits.flatten(0, -2).contiguous(), labels.flatten(), smoothing, r_drop)[0]
     return losses.view(labels.shape)
 
 
@@ -102,21 +102,21 @@ if triton is not None:
     def row_sums(z, V, TILE: tl.constexpr):
         """Return log Σ exp(z) and Σ z of one row (online softmax, Milakov & Gimelshein 2018)."""
         columns = tl.arange(0, TILE)
-        m, l, s = -float("inf"), 0.0, 0.0
+        m, total, mass = -float("inf"), 0.0, 0.0  # the largest logit, Σ exp(z - m), Σ z
         for n in range(0, V, TILE):
             inside = n + columns < V
             tile = tl.load(z + n + columns, mask=inside, other=-float("inf")).to(tl.float32)
             larger = tl.maximum(m, tl.max(tile, 0))
-            l = l * tl.exp(m - larger) + tl.sum(tl.exp(tile - larger), 0)
-            s += tl.sum(tl.where(inside, tile, 0.0), 0)
+            total = total * tl.exp(m - larger) + tl.sum(tl.exp(tile - larger), 0)
+            mass += tl.sum(tl.where(inside, tile, 0.0), 0)
             m = larger
-        return m + tl.log(l), s
+        return m + tl.log(total), mass
 
     @triton.jit
     def smoothed_nll(z, y, V, smoothing, TILE: tl.constexpr):
         """Return the NLL of label y under the logits z of one row, and log Σ exp(z)."""
-        log_sum, total = row_sums(z, V, TILE)
-        return log_sum - (1 - smoothing) * tl.load(z + y).to(tl.float32) - smoothing * total / V, log_sum
+        log_sum, mass = row_sums(z, V, TILE)
+        return log_sum - (1 - smoothing) * tl.load(z + y).to(tl.float32) - smoothing * mass / V, log_sum
 
     @triton.jit
     def forward_kernel(
