@@ -6,6 +6,7 @@ with regard.watch(model) as seen: …           record what any PyTorch model at
 seen.show(tokens=…), run.show("The dog …")    show it, in a notebook or as a file
 regard.Record.read("a.attn")                  read a recording from a file
 regard.train("recipe.toml")                   train a model
+regard.Trainer(MyModule).train("recipe.toml") train a torch.nn.Module of your own
 """
 
 from importlib import import_module
@@ -25,14 +26,18 @@ if TYPE_CHECKING:
     from regard.run.evaluate import compare
     from regard.run.load import load
     from regard.run.train import train
+    from regard.run.trainer import Trainer
     from regard.show import show
     from regard.tasks.base import Run
+    from regard.training.callbacks import Callback
 
 _MODULES = {
+    "Callback": "regard.training.callbacks",
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
     "Record": "regard.attention.record",
     "Run": "regard.tasks.base",
+    "Trainer": "regard.run.trainer",
     "attend": "regard.attention.core",
     "attend_with_weights": "regard.attention.core",
     "compare": "regard.run.evaluate",
@@ -51,10 +56,12 @@ _MODULES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Mask",
     "Recipe",
     "Record",
     "Run",
+    "Trainer",
     "UserError",
     "__version__",
     "attend",
