@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from regard.attention import decode_kernel
 from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
 from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
 
@@ -196,6 +197,8 @@ def fused_attention(
 ) -> Tensor:
     """Return dot-product attention from torch's fused kernels, with a dense mask only where the structure needs one."""
     T, S = q.size(-2), k.size(-2)
+    if bias is None and not dropout and decode_kernel.can_run(q, k, v, mask):
+        return decode_kernel.attend_few_queries(q, k, v, mask, scale)
     if mask.window is not None and type(S) is int and mask.window >= S:  # symbolic, when traced
         mask = replace(mask, window=None)  # it hides nothing
     causal = mask.structure == {"causal"} and bias is None
