@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from regard.layers.stack import has_hooks
+
 WARMUP_RUNS = 2
 """Times that a shape runs eagerly before it is captured."""
 MAX_SHAPES = 32
@@ -138,7 +140,7 @@ def cuda_graph_cache(model: Any, device: torch.device) -> CudaGraphCache | None:
     (somebody watches it) or under autocast."""
     if device.type != "cuda" or not getattr(model, "supports_cuda_graphs", False) or model.training:
         return None
-    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()) or torch.is_autocast_enabled("cuda"):
+    if has_hooks(model) or torch.is_autocast_enabled("cuda"):
         return None
     weights = tuple(weight.data_ptr() for weight in chain(model.parameters(), model.buffers()))
     if model not in CUDA_GRAPH_CACHES or CUDA_GRAPH_CACHES[model].weights != weights:

@@ -13,8 +13,9 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
+from regard.hardware import runs_inference_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import build_norm
+from regard.layers.norm import add_and_norm, build_norm
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -80,10 +81,19 @@ class Stack(nn.Module):
         `position_offsets` (B,) are the first positions of the rows, 0 by default."""
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
+        if states is None and runs_inference_kernels(x) and not has_hooks(self):
+            return self._stream(x, mask, options)
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
             x = block(x, mask=mask, **given)
-        return collect_state(states, self.norm(x))
+        return collect_state(states, add_and_norm(x, None, self.norm)[1])
+
+    def _stream(self, x: Tensor, mask: Mask, options: list[dict[str, Any]]) -> Tensor:
+        """Return the same, with each residual update added by the norm that follows it, in one kernel."""
+        update: Tensor | None = None
+        for block, given in zip(self.layers(), options):
+            x, update = block.stream(x, update, mask=mask, **given)
+        return add_and_norm(x, update, self.norm)[1]
 
     def prepare(
         self,
@@ -106,6 +116,11 @@ class Stack(nn.Module):
             {"rotation": rotations[kind], "bias": bias, "cache": cache, "source": source}
             for kind, cache, source in zip(local, caches or none, sources or none)
         ]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether somebody watches a module or a part of it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def collect_state(states: list[Tensor] | None, x: Tensor) -> Tensor:
