@@ -5,7 +5,7 @@
 `base`: the base Transformer (vocabulary 32,000) generates 25 tokens for each of `rows` sentences of 25, beam 4. `gpt2`: GPT-2
 124M reads 128 tokens and generates 256, greedily; the peer uses a static cache. `bert`: BERT-base encodes `rows` texts of 512
 tokens; the peer uses sdpa. Both sides have the same random weights; bf16 logits must agree within 0.1. `--alone` leaves the
-peer out.
+peer out; `--profile` prints the kernels of one search instead, by their total time.
 """
 
 from collections.abc import Callable
@@ -99,13 +99,29 @@ def bert(rows: int, alone: bool) -> tuple[Engines, str, int]:
     return engines, agreement, rows * 512
 
 
+def print_kernels(work: Callable[[], Any], most: int = 40) -> None:
+    """Print the kernels of one run: how often, and how many microseconds in all."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    kernels = sorted(profile.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    print(
+        f"{sum(kernel.self_device_time_total for kernel in kernels):10.0f} µs in {sum(kernel.count for kernel in kernels)} kernels"
+    )
+    for kernel in kernels[:most]:
+        print(f"{kernel.self_device_time_total:10.0f} {kernel.count:7d}  {kernel.key[:110]}")
+
+
 @torch.inference_mode()
 def main() -> None:
-    args = parse_args(__doc__, work=("base", "gpt2", "bert"), rounds=5, rows=64, alone=False)
+    args = parse_args(__doc__, work=("base", "gpt2", "bert"), rounds=5, rows=64, alone=False, profile=False)
     torch.manual_seed(1)
     engines, agreement, amount = {"base": base, "gpt2": gpt2, "bert": bert}[args.work](args.rows, args.alone)
     for _ in range(3):  # warm-up, then the CUDA graphs are captured
         engines["regard"]()
+    if args.profile:
+        print_kernels(engines["regard"])
+        return
     report(
         f"{args.work}, {args.rows} rows",
         time_alternating(engines, args.rounds),
