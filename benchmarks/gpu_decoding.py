@@ -1,6 +1,6 @@
 """Decode on one GPU in bf16: regard with CUDA graphs, and `transformers`.
 
-    python benchmarks/gpu_decoding.py base|gpt2|bert [--rounds 5] [--rows 64] [--alone]
+    python benchmarks/gpu_decoding.py base|gpt2|bert [--rounds 5] [--rows 64] [--alone] [--profile]
 
 `base`: the base Transformer (vocabulary 32,000) generates 25 tokens for each of `rows` sentences of 25, beam 4. `gpt2`: GPT-2
 124M reads 128 tokens and generates 256, greedily; the peer uses a static cache. `bert`: BERT-base encodes `rows` texts of 512
@@ -105,9 +105,8 @@ def print_kernels(work: Callable[[], Any], most: int = 40) -> None:
         work()
         torch.cuda.synchronize()
     kernels = sorted(profile.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
-    print(
-        f"{sum(kernel.self_device_time_total for kernel in kernels):10.0f} µs in {sum(kernel.count for kernel in kernels)} kernels"
-    )
+    total, number = sum(kernel.self_device_time_total for kernel in kernels), sum(kernel.count for kernel in kernels)
+    print(f"{total:10.0f} {number:7d}  all: microseconds, calls")
     for kernel in kernels[:most]:
         print(f"{kernel.self_device_time_total:10.0f} {kernel.count:7d}  {kernel.key[:110]}")
 
