@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from regard.decoding import next_token_kernel
 from regard.errors import UserError
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, SpecialTokens
 
@@ -81,9 +82,8 @@ def start_decoding(
     return prefix[:, -1:], model.start(inputs, prefix[:, :-1], capacity=prefix.size(1) + min(longest, MAX_CACHE_CAPACITY))
 
 
-def last_logits(logits: Tensor) -> Tensor:
-    """Return the logits of the last position (rows, V), at least in single precision."""
-    logits = logits[:, -1]
+def to_single_precision(logits: Tensor) -> Tensor:
+    """Return the logits at least in single precision."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
@@ -97,7 +97,7 @@ def next_log_probabilities(logits: Tensor, ends_now: Tensor, special_tokens: Spe
 
     A vocabulary without an end token gets one, (rows, V + 1): certain at the limit and impossible before.
     """
-    log_p = logits.log_softmax(-1)
+    log_p = to_single_precision(logits).log_softmax(-1)
     if special_tokens.eos == NO_TOKEN:
         log_p = torch.cat([log_p, torch.where(ends_now, 0.0, -torch.inf).to(log_p)[:, None]], dim=-1)
     end = end_token(logits, special_tokens)
@@ -115,8 +115,14 @@ def best_next_tokens(
     """Return log p and ids of the `number` best next tokens: (rows, V) -> (rows, N), (rows, N).
 
     The result is that of `next_log_probabilities` followed by `topk`, without sorting, masking and copying all V values.
+    `ends_now` has an entry for each row, or for each group of adjacent rows.
     """
-    V, end, all_log_p = logits.size(-1), end_token(logits, special_tokens), logits.log_softmax(-1)
+    V, end = logits.size(-1), end_token(logits, special_tokens)
+    if next_token_kernel.can_run(logits, number, special_tokens.suppressed):
+        suppressed = tuple(token for token in special_tokens.suppressed if token != end)
+        return next_token_kernel.best_tokens(logits, ends_now, number, end, suppressed)
+    ends_now = ends_now.repeat_interleave(len(logits) // len(ends_now)) if len(ends_now) else ends_now
+    all_log_p = to_single_precision(logits).log_softmax(-1)
     log_p, tokens = fast_topk(all_log_p, min(V, number + len(special_tokens.suppressed)))
     for token in special_tokens.suppressed:
         if token != end:
