@@ -26,7 +26,7 @@ MAX_STEPS = 512
 """Longest captured search: every step is a graph of its own. Longer searches run eagerly."""
 LIMIT_MULTIPLE = 16
 """The longest limit is rounded up to a multiple of this, so that shapes recur; sequences keep their own limits."""
-HOST_LAG = 3
+HOST_LAG = 2
 """Steps that the device is ahead of the outputs that the host has read."""
 
 
@@ -128,8 +128,8 @@ def flatten_inputs(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor
     return parts, lambda parts: tree_unflatten(parts, structure)
 
 
-def round_up_limit(limits: Tensor) -> int:
-    return -(-int(limits.max()) // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
+def round_up_limit(limit: int) -> int:
+    return -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
 
 
 CUDA_GRAPH_CACHES: WeakKeyDictionary[nn.Module, CudaGraphCache] = WeakKeyDictionary()
