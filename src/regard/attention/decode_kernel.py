@@ -23,8 +23,10 @@ MAX_QUERIES = 16
 MAX_HEAD_WIDTH = 256
 LONG_CACHE, MIN_PROGRAMS = 2048, 128
 """With fewer programs than these, long caches leave the GPU idle: torch's kernels split the keys."""
-BLOCK_ENTRIES = 4096
-"""Entries of keys that a program reads at once."""
+ENTRIES_PER_WARP = 1024
+"""Entries of keys that a warp reads at once."""
+WARPS, MAX_WARPS = 3168, 16
+"""Warps of all programs that fill a GPU, 24 on each of 132 multiprocessors, and most of one program."""
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
@@ -62,7 +64,10 @@ def attend_few_queries(
     intervals = mask.intervals(T, keys, q.device) if mask.structure & {"lengths", "starts"} else None
     new_k, new_v = (k, v) if new is None else new
     out = v.new_empty(B, T, H, J)
-    block_width = max(16, 1 << (max(K, J) - 1).bit_length())
+    width, warps = (
+        max(16, 1 << (max(K, J) - 1).bit_length()),
+        min(MAX_WARPS, 1 << (max(1, WARPS // (B * H * T)).bit_length() - 1)),
+    )
     decode_attention_kernel[(H, B * T)](
         q,
         (k, v),
@@ -73,9 +78,10 @@ def attend_few_queries(
         (0 if mask.window is None else max(0, keys - mask.window), keys, T, H // G),
         (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], k.size(2)),
         K**-0.5 if scale is None else scale,
-        max(16, min(128, BLOCK_ENTRIES // block_width)),
+        max(16, warps * ENTRIES_PER_WARP // width),
         max(16, 1 << (K - 1).bit_length()),
         max(16, 1 << (J - 1).bit_length()),
+        num_warps=warps,
     )
     return out.transpose(1, 2)
 
@@ -108,32 +114,26 @@ if HAS_TRITON:
         if intervals is not None:
             first = tl.maximum(first, tl.load(intervals + 2 * row))
             last = tl.minimum(last, tl.load(intervals + 2 * row + 1))
-        if new is not None:
+        if new is not None:  # all heads that share it write the same
             new_key = tl.load(new[0] + b * layout[11] + g * layout[12] + key_dims, mask=in_key, other=0.0)
             new_value = tl.load(new[1] + b * layout[13] + g * layout[14] + value_dims, mask=in_value, other=0.0)
-            if h % group == 0:  # one of the heads that share it writes it
-                k_end, v_end = b * layout[5] + g * layout[6] + end * layout[7], b * layout[8] + g * layout[9] + end * layout[10]
-                tl.store(cache[0] + k_end + key_dims, new_key, mask=in_key)
-                tl.store(cache[1] + v_end + value_dims, new_value, mask=in_value)
+            tl.store(cache[0] + b * layout[5] + g * layout[6] + end * layout[7] + key_dims, new_key, mask=in_key)
+            tl.store(cache[1] + b * layout[8] + g * layout[9] + end * layout[10] + value_dims, new_value, mask=in_value)
             if index is not None:
                 tl.store(index + b * layout[15] + end, b.to(tl.int32))
+            tl.debug_barrier()  # other threads of this program read what was written
 
         m, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
         mixed = tl.zeros((BLOCK, VALUE), tl.float32)
         for n in range(first, last, BLOCK):
             keys = n + slots
-            seen, stored = keys < last, keys < last
-            if new is not None:
-                stored = seen & (keys < end)
+            seen = keys < last
             rows = b + 0 * keys.to(tl.int64)
             if index is not None:
-                rows = tl.load(index + b * layout[15] + keys, mask=stored, other=0).to(tl.int64)
+                rows = tl.load(index + b * layout[15] + keys, mask=seen, other=0).to(tl.int64)
             k_place, v_place = rows * layout[5] + keys * layout[7], rows * layout[8] + keys * layout[10]
-            key = tl.load(k + k_place[:, None], mask=stored[:, None] & in_key[None, :], other=0.0)
-            value = tl.load(v + v_place[:, None], mask=stored[:, None] & in_value[None, :], other=0.0)
-            if new is not None:
-                key = tl.where(stored[:, None], key, new_key[None, :])
-                value = tl.where(stored[:, None], value, new_value[None, :])
+            key = tl.load(k + k_place[:, None], mask=seen[:, None] & in_key[None, :], other=0.0)
+            value = tl.load(v + v_place[:, None], mask=seen[:, None] & in_value[None, :], other=0.0)
             s = tl.where(seen, tl.sum(key.to(tl.float32) * query[None, :], 1), -float("inf"))
             larger = tl.maximum(m, s)
             base = tl.where(larger == -float("inf"), 0.0, larger)  # no key in this slot so far
