@@ -5,7 +5,7 @@
 `base`: the base Transformer (vocabulary 32,000) generates 25 tokens for each of `rows` sentences of 25, beam 4. `gpt2`: GPT-2
 124M reads 128 tokens and generates 256, greedily; the peer uses a static cache. `bert`: BERT-base encodes `rows` texts of 512
 tokens; the peer uses sdpa. Both sides have the same random weights; bf16 logits must agree within 0.1. `--alone` leaves the
-peer out; `--profile` prints the kernels of one search instead, by their total time.
+peer out; `--profile` also prints the kernels of one search, by their total time.
 """
 
 from collections.abc import Callable
@@ -118,9 +118,6 @@ def main() -> None:
     engines, agreement, amount = {"base": base, "gpt2": gpt2, "bert": bert}[args.work](args.rows, args.alone)
     for _ in range(3):  # warm-up, then the CUDA graphs are captured
         engines["regard"]()
-    if args.profile:
-        print_kernels(engines["regard"])
-        return
     report(
         f"{args.work}, {args.rows} rows",
         time_alternating(engines, args.rounds),
@@ -129,6 +126,8 @@ def main() -> None:
         against=["transformers"],
         agreement=agreement,
     )
+    if args.profile:
+        print_kernels(engines["regard"])
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding import beam_kernel
-from regard.decoding.cuda_graphs import CudaGraphCache, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding.cuda_graphs import CudaGraphCache, cuda_graph_cache, flatten_inputs
 from regard.decoding.protocol import (
     Decodable,
     Hypothesis,
     best_next_tokens,
     end_token,
     length_penalty,
+    round_up_limit,
     start_decoding,
 )
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens

@@ -24,8 +24,6 @@ MAX_SHAPES = 32
 """Captured shapes per model; each keeps its caches in memory."""
 MAX_STEPS = 512
 """Longest captured search: every step is a graph of its own. Longer searches run eagerly."""
-LIMIT_MULTIPLE = 16
-"""The longest limit is rounded up to a multiple of this, so that shapes recur; sequences keep their own limits."""
 HOST_LAG = 2
 """Steps that the device is ahead of the outputs that the host has read."""
 
@@ -126,10 +124,6 @@ def flatten_inputs(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor
         return [], lambda parts: None
     parts, structure = tree_flatten(inputs)
     return parts, lambda parts: tree_unflatten(parts, structure)
-
-
-def round_up_limit(limit: int) -> int:
-    return -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
 
 
 CUDA_GRAPH_CACHES: WeakKeyDictionary[nn.Module, CudaGraphCache] = WeakKeyDictionary()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.cuda_graphs import CudaGraphSearch, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding.cuda_graphs import CudaGraphSearch, cuda_graph_cache, flatten_inputs
 from regard.decoding.protocol import (
     Decodable,
     DecodingState,
@@ -23,6 +23,7 @@ from regard.decoding.protocol import (
     end_token,
     length_penalty,
     next_log_probabilities,
+    round_up_limit,
     start_decoding,
     to_single_precision,
 )

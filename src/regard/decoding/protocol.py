@@ -14,6 +14,8 @@ from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, Speci
 
 MAX_CACHE_CAPACITY = 4096
 """Most tokens that the cache allocates memory for in advance; beyond that it grows."""
+LIMIT_MULTIPLE = 16
+"""The longest limit of a batch is rounded up to a multiple of this; sequences keep their own limits."""
 NO_OUTPUT = (
     "the model's probabilities are NaN, so there is no output; try --precision fp32, or use another checkpoint or model: "
     "this one computes no finite numbers for this input"
@@ -61,6 +63,11 @@ def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | fl
     return ((5 + length) / 6) ** alpha
 
 
+def round_up_limit(limit: int) -> int:
+    """Return the size that tensors get for outputs of at most this many tokens, so that shapes recur."""
+    return -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
+
+
 def start_decoding(
     model: Decodable,
     inputs: Any,
@@ -78,7 +85,7 @@ def start_decoding(
         assert special_tokens.bos != NO_TOKEN, "a vocabulary without a BOS token needs a prefix"
         columns = [torch.full((len(limits), 1), token, device=limits.device) for token in special_tokens.output_start]
         prefix = torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
-    longest = int(limits.max()) if longest is None else longest
+    longest = round_up_limit(int(limits.max())) if longest is None else longest
     return prefix[:, -1:], model.start(inputs, prefix[:, :-1], capacity=prefix.size(1) + min(longest, MAX_CACHE_CAPACITY))
 
 
