@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.hardware import runs_inference_kernels
+from regard.layers.linear import FUSED_ACTIVATIONS, InferenceLinear
 
 gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 
@@ -24,15 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
 }
-FUSED = ("relu", "gelu_tanh")
-"""Activations that cuBLAS computes together with the product."""
 GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh, "geglu_exact": F.gelu}
-
-
-def is_plain_linear(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether a layer is W x + b in the precision of x, without hooks."""
-    same = type(layer) is nn.Linear and layer.bias is not None and layer.weight.dtype == x.dtype
-    return same and not layer._forward_hooks and not layer._forward_pre_hooks and not torch.is_autocast_enabled("cuda")
 
 
 class FeedForward(nn.Module):
@@ -49,11 +41,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is not None:
             h = GATED[self.activation](self.gate(x)) * self.inner(x)
-        elif self.activation in FUSED and x.is_cuda and runs_inference_kernels(x) and is_plain_linear(self.inner, x):
-            h = torch._addmm_activation(
-                self.inner.bias, x.flatten(0, -2), self.inner.weight.t(), use_gelu=self.activation == "gelu_tanh"
-            )
-            h = h.view(*x.shape[:-1], -1)
+        elif isinstance(self.inner, InferenceLinear) and self.activation in FUSED_ACTIVATIONS:
+            h = self.inner(x, self.activation)
         else:
             h = ACTIVATIONS[self.activation](self.inner(x))
         return self.outer(self.dropout(h) if self.training else h)
