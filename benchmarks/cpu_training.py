@@ -19,7 +19,7 @@ from torch import nn
 from regard.batches.batch import Batch
 from regard.models.transformer import Transformer
 from regard.recipe import PositionSettings, Regularization, TextTraining, TransformerModel
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 
 VOCABULARY = {"base": 32_000, "tiny": 1_000}
@@ -50,9 +50,9 @@ class PlainTransformer(nn.Module):
         return self.output(self.transformer(self.embedding(source), self.embedding(target), tgt_mask=causal, tgt_is_causal=True))
 
 
-def build_trainer(model: nn.Module, precision: str) -> Trainer:
+def build_trainer(model: nn.Module, precision: str) -> TrainingLoop:
     settings = TextTraining(precision=precision, regularize=Regularization(dropout=0.0, label_smoothing=0.0))
-    return Trainer(
+    return TrainingLoop(
         model,
         CrossEntropy(settings.regularize),
         None,
@@ -104,7 +104,7 @@ def main() -> None:
                 PlainTransformer(settings, vocabulary), {"source": source, "target": target}, labels, precision
             )
 
-            def ours(trainer: Trainer = trainer, batch: Batch = batch) -> float:
+            def ours(trainer: TrainingLoop = trainer, batch: Batch = batch) -> float:
                 loss, count = trainer.step([(0, 0, batch)])
                 return float(loss) / count
 

@@ -27,7 +27,7 @@ from regard.models.vit import VitClassifier
 from regard.plan.step_time import ConstantShapeBatches, NullLog
 from regard.recipe import DecoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
 from regard.training.cuda_graphs import side_stream
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 
 NO_REGULARIZATION = Regularization(dropout=0.0, label_smoothing=0.0)
@@ -95,7 +95,7 @@ def vit(classes: int = 1000) -> Work:
 
 def our_step(work: Work) -> Callable[[], Tensor]:
     settings = Training(compile=True, cuda_graphs=True)
-    trainer = Trainer(
+    trainer = TrainingLoop(
         work.model,
         CrossEntropy(NO_REGULARIZATION),
         ConstantShapeBatches(),

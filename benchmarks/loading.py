@@ -18,13 +18,13 @@ from harness import parse_args, quartiles
 
 from regard.batches.batch import Batch
 from regard.run.train import train
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "multi30k-en-de.toml"
 SMALL = ["model.width=256", "model.heads=4", "model.feed_forward=1024", "train.regularize.r_drop=0", "decode.beam=1"]
 
 
-def empty_step(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) -> tuple[torch.Tensor, int]:
+def empty_step(trainer: TrainingLoop, micro_batches: list[tuple[int, int, Batch]]) -> tuple[torch.Tensor, int]:
     """Advance the loop without computing anything."""
     state = trainer.state
     state.step, state.epoch, state.index = state.step + 1, micro_batches[-1][0], micro_batches[-1][1] + 1
@@ -34,7 +34,7 @@ def empty_step(trainer: Trainer, micro_batches: list[tuple[int, int, Batch]]) ->
 def main() -> None:
     args = parse_args(__doc__, steps=1500, every=100, idle=False)
     if args.idle:
-        Trainer.step = empty_step  # type: ignore[method-assign]
+        TrainingLoop.step = empty_step  # type: ignore[method-assign]
     use_graphs = torch.cuda.is_available()
     overrides = [
         f"train.steps={args.steps}",

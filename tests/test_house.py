@@ -31,6 +31,7 @@ UPWARDS = {
     ("tasks/base.py", "run"),  # Run.evaluate
     ("attention/recording.py", "show"),  # AttentionRecording.show
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
+    ("tasks/translate.py", "run"),  # TranslateRun.use_engine
     ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
@@ -159,6 +160,10 @@ def test_the_readme_fits_one_screen_and_a_bit():
 
 PICKLES = {"pickle", "cPickle", "_pickle", "shelve", "dill", "joblib", "marshal", "cloudpickle", "copyreg"}
 LOADS = {"exec", "eval", "torch.load", "torch.save", "torch.jit.load", "np.load", "numpy.load", "pd.read_pickle"}
+BROAD = [
+    PACKAGE / "cli" / "__init__.py",  # the last resort: a bug is one line with a report
+    PACKAGE / "training" / "callbacks.py",  # a user's callback may raise anything, and a checkpoint is written first
+]
 PROGRAM = [*FILES, *(ROOT / "docs").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / ".ci").rglob("*.py")]
 
 
@@ -201,8 +206,8 @@ def test_no_pickle_no_exec_no_broad_except(path):
         for one in pickles(ast.parse(path.read_text(encoding="utf-8")), path)
         if path.name != "percent.py" or not one.startswith(("exec(", "eval("))
     ]  # which runs the pages of the tour
-    if path == PACKAGE / "cli" / "__init__.py":
-        found.remove("except Exception")  # the one last resort: a bug is one line with a report
+    if path in BROAD:
+        found.remove("except Exception")
     assert not found
 
 

@@ -9,7 +9,7 @@
 from helpers import translator
 
 from regard.run.load import load
-from regard.show.model_structure import show_architecture
+from regard.show.forward_pass.model_structure import show_architecture
 
 run = load(translator(), device="cpu")
 show_architecture(run)

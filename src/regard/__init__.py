@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from regard.run.train import train
     from regard.show import show
     from regard.tasks.base import Run
+    from regard.training.callbacks import Callback
 
 _MODULES = {
+    "Callback": "regard.training.callbacks",
     "Mask": "regard.attention.masks",
     "Recipe": "regard.recipe",
     "Record": "regard.attention.record",
@@ -51,6 +53,7 @@ _MODULES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Mask",
     "Recipe",
     "Record",

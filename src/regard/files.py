@@ -253,13 +253,13 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "regard", "stores")
 
 
-def cached_folder(digest: str, build: Callable[[Path], dict[str, int]]) -> Path:
-    """Return the cached folder of a content digest. If there is none, or it is damaged, let `build` fill one; its result and the
-    hashes of all files go to layout.json.
+def cached_folder(digest: str, build: Callable[[Path], dict[str, int]], root: Path | None = None) -> Path:
+    """Return the cached folder of a content digest, in `root` (default: `cache_root`). If there is none, or it is damaged, let
+    `build` fill one; its result and the hashes of all files go to layout.json.
 
     Several processes may build the same folder at once: each has its own temporary folder, and the first rename wins.
     """
-    folder = cache_root() / digest
+    folder = (root or cache_root()) / digest
     damage = find_cache_damage(folder) if folder.exists() else "missing"
     if damage is None:
         return folder

@@ -32,8 +32,9 @@ from regard.run.train import train
 from regard.tasks import build_recipe
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training import checkpoint
+from regard.training.callbacks import Callback
 from regard.training.log import Log
-from regard.training.loop import Trainer, step_seed
+from regard.training.loop import TrainingLoop, step_seed
 from regard.training.losses import CrossEntropy
 from regard.worlds import bilingual
 
@@ -89,7 +90,7 @@ def weights(folder):
     return checkpoint.read_weights(folder / "model.safetensors")
 
 
-def trainer(folder, store, objective=None, dropout=0.2, **changes):
+def trainer(folder, store, objective=None, dropout=0.2, callbacks=(), **changes):
     made = TextTraining(
         **{
             "steps": 8,
@@ -106,7 +107,7 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
     model = Transformer(TransformerModel(preset="tiny", width=16, heads=2, feed_forward=32), 300, 300, regularize)
     folder.mkdir(parents=True, exist_ok=True)
     batches = Batches(store, 256, 1, rank=distributed.rank(), world_size=distributed.world_size())
-    return Trainer(
+    return TrainingLoop(
         model,
         objective or CrossEntropy(regularize),
         batches,
@@ -115,6 +116,7 @@ def trainer(folder, store, objective=None, dropout=0.2, **changes):
         folder=folder / "checkpoints",
         log=Log(folder / "log.jsonl", steps=8),
         evaluate=lambda model: {"valid_loss": 1.0},
+        callbacks=callbacks,
     )
 
 
@@ -187,8 +189,10 @@ def laws(folder, store, kind):
     half = trainer(folder / "half", store, parallel=kind, ema_decay=0.9)
     half.resume(folder / "whole" / "checkpoints" / "step-00000004")
     half.train()
+    found["whole"] = plain(whole.model)
     found |= {"resumed": plain(half.model) == plain(whole.model), "rows": sum(map(len, plain(half.model).values()))}
     found["interrupted"] = interrupted_evaluation(folder / "broken", store, kind)
+    found["failed"] = failed_callback(folder / "failed", store, kind)
     return found | ({"exchanges": exchanges(folder, store)} if kind == "ddp" else {"sent": sent(folder, store)})
 
 
@@ -214,6 +218,32 @@ def interrupted_evaluation(folder, store, kind):
     start = again.state.step, again.state.evaluated_step
     again.train()
     return {"soon": took < 10, "start": start, "evaluated": curve(folder, "valid_loss")}
+
+
+class Failing(Callback):
+    """Count the calls; fail at the second."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def on_step(self, step, values):
+        self.calls += 1
+        if self.calls == 2:
+            raise ValueError(f"no values at step {step}")
+
+
+def failed_callback(folder, store, kind):
+    """Return what each rank sees when a callback fails at step 4, and whether the run that was resumed has lost anything."""
+    failing = Failing()
+    try:
+        trainer(folder, store, callbacks=[failing], parallel=kind, ema_decay=0.9, save_every=8).train()
+    except (ValueError, UserError) as error:
+        seen = f"{type(error).__name__}: {error}"
+    again = trainer(folder, store, parallel=kind, ema_decay=0.9, save_every=8)
+    again.resume(checkpoint.latest_intact(folder / "checkpoints")[0])
+    start = again.state.step
+    again.train()
+    return {"seen": seen, "calls": failing.calls, "start": start, "weights": plain(again.model)}
 
 
 def exchanges(folder, store):
@@ -411,3 +441,12 @@ def test_one_process_needs_no_process_group():
         and list(distributed.broadcast_each("ab")) == ["a", "b"]
     )
     assert not any(thread.name == "regard-heartbeat" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_callback_that_fails_on_rank_0_stops_all_ranks_and_loses_nothing(two, kind):
+    main, other = (found[kind]["failed"] for found in two)
+    assert main["seen"] == "ValueError: no values at step 4" and other["seen"] == "UserError: no values at step 4"
+    assert (main["calls"], other["calls"]) == (2, 0)
+    for found in two:
+        assert found[kind]["failed"]["start"] == 4 and found[kind]["failed"]["weights"] == found[kind]["whole"]

@@ -8,7 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import regard
 from regard.errors import UserError
-from regard.tasks.shared.chat import RENDER_SECONDS, chat_template, encode_conversation
+from regard.tasks.shared import chat
+from regard.tasks.shared.chat import chat_template, encode_conversation, template_process
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
@@ -90,13 +91,22 @@ def test_run_without_a_template_has_no_chat(folder):
         "{{ 9 ** (9 ** 9) }}",
     ],
 )
-def test_endless_or_large_template_is_stopped_and_the_next_one_rendered(folder, template):
+def test_endless_or_large_template_is_stopped_and_the_next_one_rendered(folder, template, monkeypatch):
+    monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
     run = regard.load(folder, device="cpu")
     expected = encode_conversation(run, MESSAGES)
     (folder / "chat_template.jinja").write_text(template)
     start = time.monotonic()
     with pytest.raises(UserError, match="chat template"):
         encode_conversation(run, MESSAGES)
-    assert time.monotonic() - start < RENDER_SECONDS + 5
+    assert time.monotonic() - start < 5.5
     (folder / "chat_template.jinja").unlink()
     assert encode_conversation(run, MESSAGES) == expected
+
+
+def test_template_process_that_dies_is_started_again(folder):
+    run = regard.load(folder, device="cpu")
+    expected, process = encode_conversation(run, MESSAGES), template_process(folder)._process
+    process.kill()
+    process.wait()
+    assert encode_conversation(run, MESSAGES) == expected and template_process(folder)._process is not process

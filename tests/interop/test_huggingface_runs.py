@@ -1,6 +1,7 @@
 """Runs loaded from Hugging Face folders: every verb gives the same results as `transformers`."""
 
 import builtins
+import json
 import math
 
 import numpy as np
@@ -498,3 +499,57 @@ def test_perplexity_on_a_file_equals_that_of_transformers(opened, lines, tmp_pat
             count += int(counted.sum())
     assert result.scores["perplexity"].score == pytest.approx(math.exp(total / count), rel=1e-3)
     assert not (run.folder / "scores.json").exists()
+
+
+GLUE_FILES = {  # as GLUE writes them: header, and the cells of one example
+    "SST-2.tsv": ("sentence\tlabel", "{a}\t{label}"),
+    "CoLA.tsv": ("", "gj04\t{label}\t\t{a}"),
+    "MRPC.tsv": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t{i}\t{i}9\t{a}\t{b}"),
+    "RTE.tsv": ("index\tsentence1\tsentence2\tlabel", "{i}\t{a}\t{b}\tLABEL_{label}"),
+    "QQP.tsv": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "{i}\t{i}\t{i}1\t{a}\t{b}\t{label}"),
+    "mine.jsonl": ("", '{{"premise": "{a}", "hypothesis": "{b}", "label": {label}}}'),
+}
+
+
+@pytest.mark.parametrize("file", GLUE_FILES)
+def test_evaluate_reads_the_columns_of_glue_and_numbers_of_labels(opened, tmp_path, lines, file, capsys):
+    model, tokenizer, run = opened("classify")
+    header, row = GLUE_FILES[file]
+    pairs = [(a, b) for a in lines for b in lines]
+    cells = [row.format(i=i, a=a, b=b, label=i % 2) for i, (a, b) in enumerate(pairs)]
+    (tmp_path / file).write_text("\n".join([*([header] if header else []), *cells]) + "\n", encoding="utf-8")
+    (result,) = run.evaluate(tmp_path / file)
+    right = []
+    for i, (a, b) in enumerate(pairs):
+        with torch.no_grad():
+            logits = model(**tokenizer(*([a, b] if "{b}" in row else [a]), return_tensors="pt", padding=False)).logits
+        right.append(int(logits.argmax()) == i % 2)
+    assert result.scores["accuracy"].score == pytest.approx(100 * np.mean(right))
+    assert "is the text" in capsys.readouterr().err
+
+
+def test_evaluate_refuses_labels_that_a_folder_does_not_have(opened, tmp_path):
+    run = opened("classify")[2]
+    (tmp_path / "mine.tsv").write_text("sentence\tlabel\na book\t0\nthe dog\t2\n")
+    with pytest.raises(regard.UserError, match=r"mine.tsv:2 has the label '0', .*LABEL_0, LABEL_1"):
+        run.evaluate(tmp_path / "mine.tsv")
+
+
+def test_evaluate_scores_a_regression_folder_on_the_columns_of_sts_b(opened, tmp_path, lines):
+    run = opened("number")[2]
+    pairs = [(a, b) for a in lines for b in lines]
+    rows = [f"{i}\t{a}\t{b}\t{i % 5 + 0.5}" for i, (a, b) in enumerate(pairs)]
+    (tmp_path / "STS-B.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
+    (result,) = run.evaluate(tmp_path / "STS-B.tsv")
+    numbers = [run.classify(f"{a}\t{b}") for a, b in pairs]
+    expected = 100 * np.corrcoef(numbers, [i % 5 + 0.5 for i in range(len(pairs))])[0, 1]
+    assert result.scores["pearson"].score == pytest.approx(expected, abs=0.1)
+
+
+def test_perplexity_of_a_text_column_equals_that_of_its_lines(opened, lines, tmp_path):
+    run = opened("gpt2")[2]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    records = [json.dumps({"id": i, "text": line}) for i, line in enumerate(lines)]
+    (tmp_path / "a.jsonl").write_text("\n".join(records) + "\n", encoding="utf-8")
+    (plain,), (column,) = run.evaluate(tmp_path / "a.txt"), run.evaluate(tmp_path / "a.jsonl")
+    assert column.scores["perplexity"].score == plain.scores["perplexity"].score

@@ -40,10 +40,11 @@ def test_ctranslate2_in_fp32_equals_regard(run, installed, capsys):
     for one, other in zip(regard_outputs, ctranslate2_outputs):
         assert one.score == pytest.approx(other.score, rel=0.01)  # at max_tokens, regard also counts the end token
         assert one.engine.startswith("regard-") and other.engine.startswith("ctranslate2-")
-    written = (run.folder / FOLDER / "model.bin").stat().st_mtime_ns
+    (converted,) = (run.folder / FOLDER).glob("*/model.bin")
+    written = converted.stat().st_mtime_ns
     again = regard.load(run.folder, device="cpu")
     use_engine(again, "ctranslate2", "fp32")
-    assert (run.folder / FOLDER / "model.bin").stat().st_mtime_ns == written
+    assert converted.stat().st_mtime_ns == written
     stderr = capsys.readouterr().err
     assert "engine: ctranslate2-" in stderr and "BLEU" in stderr and stderr.count("measuring") == 1
 
@@ -62,7 +63,7 @@ def test_ctranslate2_hypotheses_use_our_length_penalty_and_sampling_uses_regard(
 
 def test_engine_auto_uses_ctranslate2_only_if_faster_and_equally_good(run, installed, capsys, monkeypatch):
     found = {"bleu": 20.0, "exact": 20.2, "sentences": 9, "times": 2.0}
-    monkeypatch.setattr(engines, "measure_cost", lambda run, name: found)
+    monkeypatch.setattr(engines, "measure_cost", lambda run, name, baseline: found)
     use_engine(run, "auto")
     assert run._engine is not None and "2.0 times as fast" in capsys.readouterr().err
     found["exact"] = 20.4
@@ -130,7 +131,108 @@ def test_engine_and_precision_options_of_translate_and_evaluate(run, installed, 
 
 
 def test_int8_says_that_outputs_may_depend_on_the_texts_beside(tiny_run, capsys, monkeypatch):
-    monkeypatch.setattr("regard.run.engines.measure_cost", lambda run, name: None)
+    monkeypatch.setattr("regard.run.engines.measure_cost", lambda run, name, baseline: None)
     run = regard.load(tiny_run.folder, device="cpu")
     use_engine(run, precision="int8")
     assert "may change the outputs of others beside it" in capsys.readouterr().err
+
+
+def known_choice(run, *, times=2.0, lost=0.0):
+    """Write a measurement of CTranslate2 in int8 into the run folder, as if it had been made."""
+    name = f"ctranslate2-{ct2.ctranslate2_version()} int8"
+    cost = {"bleu": 20.0 - lost, "exact": 20.0, "sentences": 9, "times": times, "weights": engines.weights_identity(run)}
+    (run.folder / FILE).write_text(json.dumps({engines.cost_key(name, run, run.model): cost}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_ctranslate2_batched_equals_one_by_one(run, installed, precision, beam):
+    """Of sources with very different lengths, and of a model whose outputs end at their limit."""
+    torch.manual_seed(0)
+    for weight in run.model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    use_engine(run, "ctranslate2", precision)
+    sources = [*SOURCES, "the cat", " ".join(["the old man gives the woman a book ."] * 2), *run.data.valid.source[:20]]
+    together = run.translate(sources, beam=beam)
+    assert len({len(best.tokens) for best in together}) > 3
+    for source, best in zip(sources, together, strict=True):
+        alone = run.translate(source, beam=beam)
+        assert (best.text, pytest.approx(best.score, rel=1e-4)) == (alone.text, alone.score)
+
+
+def test_engine_auto_measures_nothing_for_little_text_and_uses_what_is_known(run, installed, capsys, monkeypatch):
+    little, much = engines.MIN_CHARACTERS - 1, engines.MIN_CHARACTERS
+    use_engine(run, "auto", characters=little)
+    assert run._engine is None and not (run.folder / FOLDER).exists() and not (run.folder / FILE).exists()
+    assert not capsys.readouterr().err
+    known_choice(run)
+    use_engine(run, "auto", characters=little)
+    assert run._engine is not None and "measuring" not in capsys.readouterr().err
+    known_choice(run, lost=1.0)
+    use_engine(run, "auto", characters=much)
+    assert run._engine is None
+    (run.folder / FILE).write_text("[]")
+    use_engine(run, "auto", characters=much)
+    assert "measuring" in capsys.readouterr().err
+
+
+def test_engine_auto_stays_with_regard_without_a_validation_set(run, installed, capsys, monkeypatch):
+    monkeypatch.setattr(engines, "validation_pairs", lambda run: None)
+    use_engine(run, "auto")
+    assert run._engine is None and "without a validation set" in " ".join(capsys.readouterr().err.split())
+    assert not (run.folder / FOLDER).exists()
+    use_engine(run, "ctranslate2")
+    assert run._engine is not None
+
+
+def test_a_measurement_of_a_read_only_run_is_kept_in_the_cache(run, installed, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(engines, "is_writable", lambda folder: False)
+    before = sorted(run.folder.rglob("*"))
+    for _ in range(2):
+        use_engine(regard.load(run.folder, device="cpu"), "auto")
+    assert sorted(run.folder.rglob("*")) == before and capsys.readouterr().err.count("measuring") == 1
+    assert len(list((tmp_path / "cache").rglob("model.bin"))) == 1
+
+
+def test_the_measurement_ends_when_its_time_is_over(run, installed, monkeypatch):
+    monkeypatch.setattr(engines, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(engines, "CHUNK", 8)
+    use_engine(run, "auto")
+    (measured,) = json.loads((run.folder / FILE).read_text()).values()
+    assert measured["sentences"] == 8 < len(run.data.valid)
+
+
+def test_new_weights_replace_the_converted_model(run, installed):
+    use_engine(run, "ctranslate2")
+    (run.folder / "model.safetensors").touch()
+    use_engine(regard.load(run.folder, device="cpu"), "ctranslate2")
+    assert len(list((run.folder / FOLDER).iterdir())) == 1
+
+
+def test_a_watched_model_decodes_with_regard(run, installed):
+    """Attention can be seen only in our model."""
+    run.use_engine("ctranslate2", "fp32")
+    with regard.watch(run.model) as seen:
+        watched = run.translate(SOURCES[0])
+    assert watched.engine.startswith("regard-") and seen.of(watched).numel()
+    assert run.translate(SOURCES[0]).engine.startswith("ctranslate2-")
+
+
+def test_translate_uses_ctranslate2_by_default_for_much_text(run, installed, monkeypatch):
+    """One line out per line in, and --engine regard is always ours."""
+    known_choice(run)
+    lines = [*SOURCES, "", "the cat ."]
+
+    def translate(*options):
+        found = CliRunner().invoke(app, ["translate", str(run.folder), "--json", *options], input="\n".join(lines) + "\n")
+        assert found.exit_code == 0
+        return [json.loads(line) for line in found.stdout.splitlines()]
+
+    default, own = translate(), translate("--engine", "regard")
+    assert len(default) == len(own) == len(lines)
+    assert all(line["engine"].startswith("ctranslate2-") for line in default) and not any("engine" in line for line in own)
+    sampled = translate("--temperature", "1.0", "--seed", "3")
+    assert sampled == translate("--temperature", "1.0", "--seed", "3", "--engine", "regard")
+    known_choice(run, times=0.5)
+    assert translate() == own

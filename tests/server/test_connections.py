@@ -1,16 +1,18 @@
 """Limits on connections: heads and bodies arrive in time and within size; the settings that the command line rejects."""
 
+import asyncio
 import json
 import resource
 import socket
 import time
 
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.server.connections import available_connections, bind_socket
+from regard.server.connections import GracefulServer, available_connections, bind_socket
 from regard.server.errors import ApiError
 from regard.server.metrics import Metrics
 from regard.server.models import load_runs
@@ -208,6 +210,32 @@ def test_accepted_connections_stay_and_leave_room_for_new_ones():
     accepted[3].stalled = True
     table.accept(flood[-1])
     assert [one.open for one in accepted].index(False) == 3
+
+
+def test_burst_of_connections_is_opened_newest_first_and_within_the_limit(monkeypatch):
+    """Of thirty that wait from one address, where it may have ten, the oldest twenty are closed before they cost anything."""
+    opened = []
+
+    async def record(self, connection):
+        self.table.remove(connection)
+        opened.append(connection.socket.getpeername()[1])
+        connection.abort()
+
+    async def accept_for_a_while(server, bound):
+        accepting = asyncio.create_task(server._accept_connections(bound))
+        while len(opened) < 10:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        accepting.cancel()
+
+    monkeypatch.setattr(GracefulServer, "_open", record)
+    with bind_socket(ServerSettings(port=0)) as bound:
+        bound.listen(100)
+        clients = [socket.create_connection(bound.getsockname(), timeout=5) for _ in range(30)]
+        server = GracefulServer(uvicorn.Config("app"), ConnectionTable(ServerSettings(), Metrics(), 20))
+        asyncio.run(asyncio.wait_for(accept_for_a_while(server, bound), 20))
+    assert opened == [client.getsockname()[1] for client in clients[:-11:-1]]
+    assert [read_all(client) for client in clients] == [b""] * 30
 
 
 def test_closed_connections_are_counted_and_logged_once(caplog):

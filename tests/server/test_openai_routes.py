@@ -4,10 +4,14 @@ import asyncio
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import openai
 import pytest
+
+from regard.server import openai_routes
+from regard.tasks.shared import chat
 
 
 @pytest.fixture(scope="module")
@@ -120,24 +124,28 @@ def test_decoding_stops_when_the_async_client_disconnects(served, runs):
     assert asyncio.run(scenario())
 
 
-def test_endless_chat_template_stops_neither_decoding_nor_readiness(runs, listening):
+def test_chat_template_that_stays_busy_is_503_and_stops_nothing_else(runs, listening, monkeypatch):
+    """More conversations at once than there are threads; the same model completes texts, and its template is rendered again."""
+    monkeypatch.setattr(chat, "RENDER_SECONDS", 0.3)
+    monkeypatch.setattr(openai_routes, "MAX_RENDER_WAIT", 1.0)
     path = runs["gpt"].folder / "chat_template.jinja"
     template = path.read_text(encoding="utf-8")
     path.write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", encoding="utf-8")
     try:
-        with listening({"gpt": runs["gpt"]}) as server, ThreadPoolExecutor(1) as other:
+        with listening({"gpt": runs["gpt"]}) as server, ThreadPoolExecutor(12) as others:
             client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0)
-            chat = other.submit(client.chat.completions.create, model="gpt", messages=[{"role": "user", "content": "Der"}])
-            start = time.monotonic()
-            while not chat.done():
+            ask = partial(
+                client.chat.completions.create, model="gpt", messages=[{"role": "user", "content": "Der"}], max_tokens=2
+            )
+            asked, start = [others.submit(ask) for _ in range(12)], time.monotonic()
+            while not all(one.done() for one in asked):
                 client.completions.create(model="gpt", prompt="Der", max_tokens=2)
                 assert time.monotonic() - start < 10
-            with pytest.raises(openai.UnprocessableEntityError, match="chat template"):
-                chat.result()
+            for error in (one.exception() for one in asked):
+                assert isinstance(error, openai.APIStatusError) and error.status_code == 503, error
+                assert error.code == "template_busy" and int(error.response.headers["retry-after"]) >= 1
             path.write_text(template, encoding="utf-8")
-            assert client.chat.completions.create(
-                model="gpt", messages=[{"role": "user", "content": "Der"}], max_tokens=2
-            ).choices
+            assert ask().choices
             assert urllib.request.urlopen(f"{server.url}/ready").status == 200
     finally:
         path.write_text(template, encoding="utf-8")

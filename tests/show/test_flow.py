@@ -9,8 +9,8 @@ import torch
 from regard.attention.watch import watch
 from regard.errors import UserError
 from regard.show.figures.flow_diagram import ModelFlow, encode_halves, flow_data, flow_page, flow_text
-from regard.show.flow import record_flow
-from regard.show.model_structure import describe_model
+from regard.show.forward_pass.flow import record_flow
+from regard.show.forward_pass.model_structure import describe_model
 from regard.show.recording import model_inputs
 
 NAMES = ["gpt", "bert", "post-norm gpt", "translator"]
@@ -138,7 +138,7 @@ def test_pages_hold_numbers_to_three_digits_and_words_as_text(token_runs):
     run, _ = token_runs["gpt"]
     flow = record_flow(run, "<img src=x onerror=alert(1)>")
     page = flow_page(flow, title="<img>")
-    assert "<img" not in page and "drawFlow(stage, data, data.at);" in page
+    assert "<img" not in page and "drawFlow(stage, data, {" in page
     values = flow.find("mix").panel("z").values
     halves = np.frombuffer(base64.b64decode(encode_halves(values)), "<f2").reshape(values.shape)
     assert np.allclose(halves, values, rtol=1e-3, atol=1e-6)

@@ -7,7 +7,7 @@ import torch
 from regard.errors import UserError
 from regard.show.figures.figure_files import render
 from regard.show.figures.lens_grid import MAX_POSITIONS, LensCell, LogitLens, lens_figure, lens_page, lens_text
-from regard.show.lens import lens_inputs, lens_log_probs, logit_lens
+from regard.show.forward_pass.lens import lens_inputs, lens_log_probs, logit_lens
 
 NAMES = ["gpt", "bert", "post-norm gpt", "translator"]
 NASTY = "<img src=x onerror=alert(1)>"
@@ -99,7 +99,7 @@ def test_models_without_a_lens_say_which_models_have_one(image_runs, image_path)
 def test_a_hugging_face_folder_has_the_lens_and_the_flow_of_its_run(token_runs, tmp_path):
     from regard.run.convert import convert
     from regard.run.load import load
-    from regard.show.flow import record_flow
+    from regard.show.forward_pass.flow import record_flow
 
     run, text = token_runs["gpt"]
     convert(run.folder, tmp_path / "hf", to="hf", device="cpu")

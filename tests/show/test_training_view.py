@@ -38,7 +38,7 @@ def page_data(folder):
 @pytest.mark.parametrize("task", RECIPES)
 def test_weights_are_the_same_with_and_without_the_view(task, tmp_path):
     plain = train(RECIPES[task], tmp_path / "plain", device="cpu")
-    seen = train(RECIPES[task], tmp_path / "seen", device="cpu", observer=TrainingView())
+    seen = train(RECIPES[task], tmp_path / "seen", device="cpu", callbacks=[TrainingView()])
     weights = [(run.folder / "model.safetensors").read_bytes() for run in (plain, seen)]
     assert weights[0] == weights[1]
     assert not (plain.folder / PAGE).exists()
@@ -51,7 +51,7 @@ def test_weights_are_the_same_with_and_without_the_view(task, tmp_path):
 
 
 def test_attention_of_a_translator_keeps_its_words_while_it_learns(tmp_path):
-    run = train(TRANSLATE, tmp_path / "run", device="cpu", observer=TrainingView())
+    run = train(TRANSLATE, tmp_path / "run", device="cpu", callbacks=[TrainingView()])
     shots = page_data(run.folder)[0]["snapshots"]
     words = [(shot["attention"]["queries"], shot["attention"]["keys"]) for shot in shots]
     assert all(pair == words[0] for pair in words)
@@ -60,16 +60,16 @@ def test_attention_of_a_translator_keeps_its_words_while_it_learns(tmp_path):
 
 def test_a_resumed_view_continues_the_one_that_was_interrupted(tmp_path):
     class Interrupting(TrainingView):
-        def evaluated(self, run, step):
-            super().evaluated(run, step)
+        def on_evaluate(self, step, scores, best):
+            super().on_evaluate(step, scores, best)
             if step == 4:
                 raise Interrupted(15)
 
     with pytest.raises(Interrupted):
-        train(TRANSLATE, tmp_path / "run", device="cpu", observer=Interrupting())
+        train(TRANSLATE, tmp_path / "run", device="cpu", callbacks=[Interrupting()])
     data, text = page_data(tmp_path / "run")
     assert not data["finished"] and "http-equiv" in text
-    train(tmp_path / "run", device="cpu", resume=True, observer=TrainingView())
+    train(tmp_path / "run", device="cpu", resume=True, callbacks=[TrainingView()])
     data, _ = page_data(tmp_path / "run")
     assert [shot["step"] for shot in data["snapshots"]] == [2, 4, 6]
     losses = data["curves"][0]["lines"][0]["points"]
@@ -84,7 +84,7 @@ def test_pages_between_evaluations_are_rare(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr("regard.show.training_view.atomic_write", lambda path, text: written.append(path))
     for step in range(1, 1001):
-        view.record({"step": step, "loss": 1.0})
+        view.on_step(step, {"loss": 1.0})
     assert len(written) <= 11  # half a second each: at most one in fifty seconds of the 500
 
 

@@ -17,7 +17,7 @@ from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
-from regard.show.halting import count_halting_steps, mean_halting_steps, show_halting_steps
+from regard.show.forward_pass.halting import count_halting_steps, mean_halting_steps, show_halting_steps
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
 from regard.studies.report import count_parameters

@@ -38,7 +38,7 @@ def test_arrow_keys_go_through_every_stage_of_the_flow(exported, window, width, 
         for number, stage in enumerate(flow.stages, start=1):
             assert shown_stage(page) == stage.title and page.locator(".flow-sentence").inner_text() == stage.sentence
             assert page.locator(".flow-count").inner_text() == f"{number} of {len(flow.stages)}"
-            assert page.locator(".flow-panel canvas").count() == len(stage.panels)
+            assert page.locator(".flow-frame canvas").count() == len(stage.panels)
             page.keyboard.press("ArrowRight")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.keyboard.press("Home")
@@ -72,6 +72,20 @@ def test_another_head_of_the_flow_has_other_weights(exported, window):
         first = page.locator(".flow-bars").inner_text()
         page.locator(".flow-heads button").nth(1).click()
         assert page.locator(".flow-bars").inner_text() != first and not errors
+
+
+def test_the_flow_is_painted_again_in_another_theme(exported, window):
+    _, path = exported["flow"]
+    pixels = "canvas => canvas.toDataURL()"
+    with window(1440, 900, color_scheme="light") as (page, errors, _):
+        page.goto(path.as_uri())
+        page.locator(".flow-panel canvas").first.wait_for()
+        page.wait_for_timeout(1500)  # the panel is revealed row by row
+        light = page.locator(".flow-frame canvas").first.evaluate(pixels)
+        page.get_by_role("button", name="dark colours").click()
+        dark = page.locator(".flow-frame canvas").first.evaluate(pixels)
+        page.get_by_role("button", name="light colours").click()
+        assert light != dark and page.locator(".flow-frame canvas").first.evaluate(pixels) == light and not errors
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
@@ -117,7 +131,7 @@ def test_the_servers_page_keeps_the_place_in_the_address(served, window, view):
 
 def test_the_training_view_replays_what_was_learned(tiny_settings, window, tmp_path):
     short = {**tiny_settings["train"], "steps": 12, "evaluate_every": 4, "save_every": 12, "log_every": 2}
-    run = train({**tiny_settings, "train": short}, tmp_path / "run", device="cpu", observer=TrainingView())
+    run = train({**tiny_settings, "train": short}, tmp_path / "run", device="cpu", callbacks=[TrainingView()])
     for width, scheme in SIZES:
         with window(width, 900, color_scheme=scheme) as (page, errors, urls):
             page.goto((run.folder / PAGE).as_uri())

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.system
 FAULT_SCRIPT = """
 import os, signal, sys
 from regard import distributed
-from regard.training.loop import Trainer
-step = Trainer.step
+from regard.training.loop import TrainingLoop
+step = TrainingLoop.step
 def step_with_fault(self, batches):
     fault, at = os.environ.get("FAULT", ""), int(os.environ.get("AT", "0"))
     if self.state.step == at and distributed.rank() == 1 and not distributed.is_restarted():
@@ -32,7 +32,7 @@ def step_with_fault(self, batches):
         if fault:
             os.kill(os.getpid(), getattr(signal, fault))
     return step(self, batches)
-Trainer.step = step_with_fault
+TrainingLoop.step = step_with_fault
 from regard.cli import main
 main()
 """

@@ -32,6 +32,7 @@ def folder(tmp_path_factory):
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
 
     write("reviews.tsv", *(f"{['pos', 'neg'][i % 2]}\t{text(i)}" for i in range(400)))
+    write("more.tsv", *(f"{['pos', 'neg'][i % 2]}\t{text(i)}" for i in range(400, 460)))
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     write("MRPC.tsv", header, *(f"{i % 2}\t{i}\t{i + 1}\t{text(i)}\t{text(i + 1)}" for i in range(80)))
     header = "index\tsentence1\tsentence2\tscore"
@@ -60,7 +61,7 @@ def commands():
 
 @pytest.mark.system
 def test_commands_of_the_page_run(folder):
-    assert len(commands()) == 16
+    assert len(commands()) == 19
     for command in commands():
         words, _, target = command.partition(" > ")
         quick = [word for one in QUICK for word in ("--set", one)] if words.startswith("regard train") else []

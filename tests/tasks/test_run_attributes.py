@@ -29,8 +29,8 @@ VERBS = {
     ("span-corruption", "transformer"): {"embed", "fill"},
     ("tag", "transformer"): {"embed", "labels", "tag"},
     ("text-to-image", "dalle"): {"draw"},
-    ("text-to-text", "transformer"): {"align", "classify", "embed", "translate", "use_languages"},
-    ("translate", "transformer"): {"align", "embed", "translate", "use_languages"},
+    ("text-to-text", "transformer"): {"align", "classify", "embed", "translate", "use_engine", "use_languages"},
+    ("translate", "transformer"): {"align", "embed", "translate", "use_engine", "use_languages"},
 }
 
 

@@ -209,6 +209,43 @@ def test_text_task_commands_json_output(runs):
     assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
 
 
+def test_classify_prints_the_best_labels_or_all_of_them(runs):
+    run, texts = runs["classify"], runs["classify"].data.valid.text[:3]
+    expected = run.classify(texts)
+    for options, number in ((["--all"], len(run.labels)), (["-n", 2], 2), (["--number", 99], len(run.labels))):
+        lines = run_cli("classify", run.folder, *options, stdin="\n".join(texts))
+        found = [json.loads(line) for line in run_cli("classify", run.folder, *options, "--json", stdin="\n".join(texts))]
+        assert len(lines) == len(found) == len(texts)
+        for line, values, ranking in zip(lines, found, expected):
+            assert line.split("\t")[::2] == [one["label"] for one in values["labels"]] == [one.label for one in ranking[:number]]
+            probabilities = [one["probability"] for one in values["labels"]]
+            assert probabilities == pytest.approx([one.probability for one in ranking[:number]], abs=1e-6)
+            assert (values["label"], values["probability"]) == tuple(values["labels"][0].values())
+    with pytest.raises(UserError, match="--all and -n 2 exclude each other"):
+        run_cli("classify", run.folder, "a", "--all", "-n", 2)
+
+
+@pytest.mark.parametrize("name", ["classify", "tag"])
+def test_evaluate_writes_and_prints_the_confusion_of_labels_and_tags(runs, name):
+    run = runs[name]
+    printed = "\n".join(run_cli("evaluate", run.folder))
+    saved = json.loads((run.folder / "classes.json").read_text())
+    for set_name, examples in run.data.tests.items():
+        gold, ours = (examples.label, run._predictions(examples)) if name == "classify" else ([], [])
+        if name == "tag":
+            gold = [tag for tags in examples.tags for tag in tags]
+            ours = [tag for found in run.tag(examples.keys()) for tag in found.labels]
+        counts, labels = saved[set_name]["confusion"], saved[set_name]["labels"]
+        for i, row in enumerate(labels):
+            assert counts[i] == [sum(pair == (row, column) for pair in zip(gold, ours)) for column in labels]
+            assert saved[set_name]["classes"][row]["support"] == gold.count(row)
+        figure = run.folder / "figures" / f"confusion-{set_name}.svg"
+        assert figure.read_text().startswith("<?xml") and "precision" in printed
+    result = evaluate(run, save=False)[0]
+    correct = result.confusion.counts.diagonal().sum() / result.confusion.counts.sum()
+    assert 100 * correct == pytest.approx(result.scores["accuracy"].score)
+
+
 @pytest.mark.parametrize(
     "verb, name, message",
     [
@@ -245,8 +282,12 @@ def test_evaluate_on_a_file_equals_the_same_examples_of_the_recipe(runs, tmp_pat
         assert {row["metric"]: row["score"] for row in found} == pytest.approx(
             {metric: score.to_json()["score"] for metric, score in expected.items()}, rel=1e-3
         )
-    with pytest.raises(UserError, match=r"--data x\.tsv: give --source and --reference alone"):
+    with pytest.raises(UserError, match=r"--task a: .* tags words, and has no other task"):
         evaluate(runs["tag"], data=Path("x.tsv"), task="a", save=False)
+    with pytest.raises(UserError, match=r"--text, --text-pair, --label: .* tags words; its files have no such columns"):
+        runs["tag"].evaluate("x.tsv", columns={"text": "word"})
+    with pytest.raises(UserError, match=r"--text, --text-pair and --label name columns of --data FILE"):
+        runs["classify"].evaluate(columns={"text": "word"})
 
 
 def test_compare_runs_refuses_different_tasks(runs):

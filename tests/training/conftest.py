@@ -10,7 +10,7 @@ from regard.models.transformer import Transformer
 from regard.recipe import Regularization, TextTraining, TokenSettings, TransformerModel
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.log import Log
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 from regard.worlds import bilingual
 
@@ -28,7 +28,15 @@ def trainer():
     """Return a function that builds a trainer."""
 
     def make(
-        store, folder, objective=None, evaluate=lambda model: {"valid_loss": 1.0}, dropout=0.2, width=16, norm="layer", **settings
+        store,
+        folder,
+        objective=None,
+        evaluate=lambda model: {"valid_loss": 1.0},
+        dropout=0.2,
+        width=16,
+        norm="layer",
+        callbacks=(),
+        **settings,
     ):
         settings = TextTraining(
             **{
@@ -47,7 +55,7 @@ def trainer():
         model = Transformer(shape, 300, 300, regularize)
         folder.mkdir(exist_ok=True)
         log = Log(folder / "log.jsonl", steps=settings.steps)
-        return Trainer(
+        return TrainingLoop(
             model,
             objective or CrossEntropy(regularize),
             Batches(store, settings.tokens_per_batch, 1),
@@ -56,6 +64,7 @@ def trainer():
             folder=folder / "checkpoints",
             log=log,
             evaluate=evaluate,
+            callbacks=callbacks,
         )
 
     return make

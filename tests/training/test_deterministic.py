@@ -7,16 +7,18 @@ import torch
 
 from regard.errors import UserError
 from regard.run.train import train
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.precision import deterministic_algorithms
 
 STEPS = {"steps": 2, "evaluate_every": 2, "save_every": 2, "log_every": 1}
 
 
 def test_training_uses_deterministic_algorithms_and_restores_the_setting(tiny_settings, tmp_path, monkeypatch):
-    seen, step = [], Trainer.step
+    seen, step = [], TrainingLoop.step
     monkeypatch.setattr(
-        Trainer, "step", lambda self, batches: (seen.append(torch.are_deterministic_algorithms_enabled()), step(self, batches))[1]
+        TrainingLoop,
+        "step",
+        lambda self, batches: (seen.append(torch.are_deterministic_algorithms_enabled()), step(self, batches))[1],
     )
     for number, deterministic in enumerate((True, True, False)):
         tiny_settings["train"].update(STEPS, deterministic=deterministic)

@@ -1,6 +1,6 @@
 """Batches of a token budget with little padding; each is a pure function of (seed, epoch, index)."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -89,6 +89,16 @@ class Batches:
     def has_uniform_length(self) -> bool:
         """Return whether nearly all rows have one length."""
         return all(np.bincount(side).max() >= UNIFORM_FRACTION * len(side) for side in self._padded_lengths(0))
+
+    def shape_counts(self, epoch: int = 0) -> Counter[tuple[int, ...]]:
+        """Return how many batches of an epoch have each shape: rows, and the length of each side."""
+        lengths = self._padded_lengths(epoch)
+        return Counter((len(rows), *(int(side[rows].max()) for side in lengths)) for rows in self.plan(epoch))
+
+    def mean_lengths(self, epoch: int = 0) -> tuple[int, int]:
+        """Return the mean lengths of source and target; the same length twice if rows have one side."""
+        sides = [max(1, round(float(side.mean()))) for side in self._padded_lengths(epoch)]
+        return sides[0], sides[-1]
 
     def padding_fraction(self, epoch: int = 0) -> float:
         """Return the fraction of all positions, on all sides, that is padding."""

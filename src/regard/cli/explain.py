@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli import view_options as options
 from regard.cli.options import (
     AsJson,
     Device,
@@ -30,64 +31,22 @@ if TYPE_CHECKING:
 @app.command()
 def explain(
     run: RunFolder,
-    text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT|IMAGE]", help="Input to explain: a text, or the path of an image.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SET",
-            help="Measure over a file with one text per line, a folder of images, or a set of the recipe (valid …).",
-        ),
-    ] = None,
-    reference: Annotated[Path | None, typer.Option(help="Reference translation of --data, line by line.")] = None,
+    text: options.ExplainedText = None,
+    data: options.Data = None,
+    reference: options.DataReference = None,
     gold: Gold = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="all, or a comma-separated list of: attention, rollout, flow, gradient-attention, norms, input-gradient, "
-            "integrated-gradients, occlusion."
-        ),
-    ] = "all",
-    label: Annotated[str | None, typer.Option("--class", help="Label to explain [default: the predicted one].")] = None,
-    word: Annotated[
-        str | None,
-        typer.Option(
-            help="Word of the translation or caption to explain, as text or by its number from 1; for a language model, "
-            "the next word; for a masked model, the word at the mask [default: the predicted one]."
-        ),
-    ] = None,
-    position: Annotated[
-        str | None,
-        typer.Option(
-            help="Word of the text whose prediction by a language model or masked model is explained: by its number from 1, as "
-            "text, or word:2 for the second of several; [MASK]:2 is the second mask [default: the next word; the first mask]."
-        ),
-    ] = None,
-    fits: Annotated[str | None, typer.Option("--text", help="Text to match with an image (CLIP).")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Another label, word or text to explain beside it; tests whether the methods tell the two apart."),
-    ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of examples of --data.")] = 200,
-    heads: Annotated[
-        bool,
-        typer.Option("--heads", help="Report what each head attends to and the effect of removing it, over --data or valid."),
-    ] = False,
-    layer: Annotated[
-        int | None, typer.Option(min=1, help="Layer whose attention is tested, counted from 1 [default: the last].")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(min=1, help="Head of --layer, counted from 1 [default: the mean over heads].")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The highlighted text, or the maps of an image, with the faithfulness of each method; of --data, the curves "
-            "(.svg, .png, .pdf). As a page (.html): all of it with tables."
-        ),
-    ] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Draw the highlighted text in the terminal.")] = False,
+    method: options.Method = "all",
+    label: options.Label = None,
+    word: options.ExplainedWord = None,
+    position: options.Position = None,
+    fits: options.MatchedText = None,
+    against: options.Against = None,
+    number: options.Number = 200,
+    heads: options.HeadReportFlag = False,
+    layer: options.TestedLayer = None,
+    head: options.TestedHead = None,
+    out: options.ExplanationOut = None,
+    terminal: options.Terminal = False,
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,

@@ -44,8 +44,8 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="auto|regard|ctranslate2",
-        help="Inference engine for translation. auto uses CTranslate2 if it is installed, supports the model, "
-        "loses no BLEU and is faster.",
+        help="Inference engine for translation on the CPU. auto uses CTranslate2 if it is installed, supports the model, "
+        "loses no BLEU on the validation set and is faster; this is measured once, for 20,000 characters of text or more.",
     ),
 ]
 Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Beam size [default: from the recipe].")]
@@ -70,6 +70,11 @@ SourceLanguage = Annotated[
 TargetLanguage = Annotated[
     str | None, typer.Option(metavar="CODE", help="Language code to translate into, for a multilingual model (NLLB: deu_Latn).")
 ]
+TextColumn = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="Column of the text: its name, or number from 0.")
+]
+TextPairColumn = Annotated[str | None, typer.Option("--text-pair", metavar="COLUMN", help="Column of a second text.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="Column of the label or number.")]
 Source = Annotated[Path | None, typer.Option(help="Source text, one sentence per line.")]
 Reference = Annotated[Path | None, typer.Option(help="Reference translation, line by line.")]
 Gold = Annotated[
@@ -119,11 +124,10 @@ def load_for(
     task: str | None = None,
     *,
     precision: str | None = None,
-    engine: str = "regard",
     languages: tuple[str | None, str | None] = (None, None),
     trust_remote_code: bool = False,
 ) -> Any:
-    """Return a run that supports the verb, and the task if one is given, with a precision and an engine."""
+    """Return a run that supports the verb, and the task if one is given, with a precision."""
     from regard.run.load import load
 
     if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
@@ -136,10 +140,10 @@ def load_for(
     if task is not None and opened.task.name != "text-to-text":
         raise UserError(f"--task {task}: {run} {opened.task.does}, and has no other task; leave it out")
     use_languages(opened, *languages)
-    if precision is not None or engine != "regard":
+    if precision is not None:
         from regard.run.engines import use_engine
 
-        use_engine(opened, engine, precision)
+        use_engine(opened, precision=precision)
     return opened
 
 

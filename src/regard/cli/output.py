@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from regard.scoring import Confusion
     from regard.tasks.base import EvaluationResult
     from regard.tasks.language import GeneratedText, TextStream
     from regard.tasks.translate import Translation
+
+CLASS_ROWS, ERROR_ROWS, MATRIX_WIDTH = 20, 10, 100
+"""How many classes and errors are printed, and the characters of a confusion matrix that is printed whole."""
 
 
 def print_json(**values: object) -> None:
@@ -56,6 +60,24 @@ def print_results(results: "list[EvaluationResult]") -> None:
         print_table(f"{result.name} ({len(result.examples):,} examples)", ["metric", "score", "95% interval", "signature"], rows)
         for note in result.notes:
             print(note)
+        if result.confusion is not None:
+            print_confusion(result.name, result.confusion)
+
+
+def print_confusion(name: str, confusion: "Confusion") -> None:
+    """Print the scores of every class, or of those with the lowest F1; and the confusion matrix, or if it is too wide the most
+    frequent errors."""
+    classes = confusion.per_class()
+    shown = classes if len(classes) <= CLASS_ROWS else sorted(classes, key=lambda one: one.f1)[:CLASS_ROWS]
+    which = "classes" if shown is classes else f"the {CLASS_ROWS} classes of {len(classes):,} with the lowest F1"
+    rows = [[one.label, *(f"{value:.1f}" for value in (one.precision, one.recall, one.f1)), f"{one.support:,}"] for one in shown]
+    print_table(f"{name}: {which}", ["class", "precision", "recall", "F1", "examples"], rows)
+    matrix = [[label, *(f"{count:,}" for count in counts)] for label, counts in zip(confusion.labels, confusion.counts.tolist())]
+    header = ["", *confusion.labels]
+    if sum(max(len(row[i]) for row in [header, *matrix]) + 2 for i in range(len(header))) <= MATRIX_WIDTH:
+        print_table(f"{name}: classes (rows) as predicted (columns)", header, matrix)
+    elif errors := [[gold, predicted, f"{count:,}"] for gold, predicted, count in confusion.most_confused(ERROR_ROWS)]:
+        print_table(f"{name}: the most frequent errors", ["class", "predicted", "examples"], errors)
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:

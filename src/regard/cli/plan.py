@@ -136,10 +136,10 @@ def doctor(as_json: AsJson = False) -> None:
         print_json(**found, extras=extras)
         return
     for name in ("python", "system", "device", "hardware", "threads"):
-        print(f"{name:<12}{found[name]}")
+        print(f"{name:<15}{found[name]}")
     for package, number in found["packages"].items():
-        print(f"{package:<12}{number or 'MISSING: pip install ' + package}")
+        print(f"{package:<15}{number or 'MISSING: pip install ' + package}")
     for name, packages in extras.items():
         missing = [package for package, number in packages.items() if number is None]
         state = f"not installed ({', '.join(missing)}): pip install 'regard[{name}]'" if missing else "installed"
-        print(f"[{name}]".ljust(12) + state)
+        print(f"[{name}]".ljust(15) + state)

@@ -3,10 +3,9 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from regard.cli import view_options as options
 from regard.cli.options import (
     Device,
     SourceLanguage,
@@ -28,79 +27,27 @@ if TYPE_CHECKING:
 
 @app.command()
 def show(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN|FILE.attn", help="Run folder, Hugging Face folder, name on the hub, or a recorded attention file."
-        ),
-    ] = None,
-    text: Annotated[str | None, typer.Argument(help="Text to read or translate, or the path of an image.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png, .pdf or .html.")] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Draw in the terminal.")] = False,
-    view: Annotated[
-        str | None,
-        typer.Option(
-            help="matrix; heads: lines between tokens; head-matrices: all heads of a layer; model: all heads of all layers; "
-            "token: one token over the layers; entropy; neurons: q·k of one head, component by component; "
-            "steps: generation token by token; "
-            "beam: the search tree; lens: what each layer would predict (logit lens); "
-            "flow: one text through the model, step by step."
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option(metavar="cross|encoder|decoder", help="Which attention of an encoder–decoder to show.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORD|WORD:2|NUMBER",
-            help="Token of --view token (the default with it), heads or neurons: a word, the second of several (it:2), or its "
-            "number from 1; for --view steps, the first to show.",
-        ),
-    ] = None,
-    save: Annotated[Path | None, typer.Option(help="Save the recorded attention: a.attn.")] = None,
-    positions: Annotated[
-        bool, typer.Option("--positions", help="Show the positional encoding and its dot products (a run's own, if given).")
-    ] = False,
-    layer: Annotated[int | None, typer.Option(min=1, help="Layer, counted from 1.")] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEAD",
-            help="Head, counted from 1: 3 of --layer, 2.3 (layer.head), or its name as figures and regard explain print "
-            "it, 'cross-attention, layer 2, head 3'. Of the demo and other runs of an embedded world also the best on the "
-            "validation set: aligner (lowest alignment error) or antecedent (most often right about 'it').",
-        ),
-    ] = None,
-    heads: Annotated[bool, typer.Option("--heads", help="Every head of the layer, side by side.")] = False,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="shown|absolute", help="Where the colours of weights end: at the largest that is shown, or at 1, to compare."
-        ),
-    ] = "shown",
-    title: Annotated[str | None, typer.Option(help="Title in place of the figure's own; '' is none.")] = None,
-    width: Annotated[
-        str | None,
-        typer.Option(metavar="800px|6in|84mm", help="Width of an image; type and lines grow with it [default: as needed]."),
-    ] = None,
-    theme: Annotated[
-        str | None,
-        typer.Option(metavar="light|dark", help="Colours [default: light for an image, as the reader's system for a page]."),
-    ] = None,
-    transparent: Annotated[bool, typer.Option("--transparent", help="No background.")] = False,
-    halting: Annotated[
-        bool, typer.Option("--halting", help="The number of steps of each token (Universal Transformer).")
-    ] = False,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens",
-            "--max-new-tokens",
-            min=1,
-            help="Tokens to generate in --view steps of a language model [default: 20].",
-        ),
-    ] = None,
+    run: options.RecordOrRun = None,
+    text: options.ShownText = None,
+    out: options.FigureOut = None,
+    terminal: options.Terminal = False,
+    view: options.View = None,
+    kind: options.Kind = None,
+    token: options.Token = None,
+    data: options.SearchedData = None,
+    number: options.SearchedNumber = None,
+    save: options.SavedRecord = None,
+    positions: options.Positions = False,
+    layer: options.Layer = None,
+    head: options.Head = None,
+    heads: options.EveryHead = False,
+    scale: options.Scale = "shown",
+    title: options.Title = None,
+    width: options.Width = None,
+    theme: options.Theme = None,
+    transparent: options.Transparent = False,
+    halting: options.Halting = False,
+    max_tokens: options.GeneratedTokens = None,
     trust_remote_code: TrustRemoteCode = False,
     task: Task = None,
     source_language: SourceLanguage = None,
@@ -110,12 +57,13 @@ def show(
     """Show what a model attends to.
 
     Show the alignment of a translation, the attended regions of an image, any attention (--view) or a recorded file; the tree
-    of a beam search; or the halting steps of each token.
+    of a beam search; the halting steps of each token; or every head over a set of sentences (--view search).
     """
     from regard.run.load import load
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.figures.style import FigureLook
-    from regard.show.halting import show_halting_steps
+    from regard.show.forward_pass.halting import show_halting_steps
+    from regard.show.search import NUM_SENTENCES, search_texts
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
     from regard.show.views import BEST_HEADS, best_head_name, show_run
 
@@ -140,6 +88,8 @@ def show(
         (heads and head is not None, f"--heads shows every head, --head {head} one: leave out one of them"),
         (heads and view not in EVERY_HEAD, f"--heads: --view {view} does not show every head; leave it out, or use --view model"),
         (max_tokens is not None and view != "steps", f"--max-tokens {max_tokens}: it is for --view steps; leave it out"),
+        (view != "search" and (data, number) != (None, None), "--data and --number are for --view search; leave them out"),
+        (view == "search" and text is not None, "--view search reads many sentences: give them as --data FILE, not as a text"),
     )
     best = head if head in BEST_HEADS else None
 
@@ -156,7 +106,7 @@ def show(
         ),
         (is_record and best is not None, f"--head {head}: a recorded file has no validation set; name the head by its number"),
         (is_record and needs_run, f"{run} holds attention weights only; --view {choice.view} needs the run and the text"),
-        (not is_record and text is None, "no text to show: regard show RUN TEXT"),
+        (not is_record and text is None and view != "search", "no text to show: regard show RUN TEXT"),
         (save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
         (
             halting and (heads or not plain or any(option is not None for option in (layer, head, kind))),
@@ -169,16 +119,22 @@ def show(
     verb = "align" if halting or choice.view == "beam" else "show"
     languages = (source_language, target_language)
     opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
-    (text,) = with_task_prefix(opened, [str(text)], task)
+    texts = search_texts(opened, data or "valid", number or NUM_SENTENCES) if view == "search" else [str(text)]
+    texts = with_task_prefix(opened, texts, task)
     if best:
         name = best_head_name(opened, best)
         print(f"--head {best}: {name}", file=sys.stderr)
         choice = select_view(name)
         plain = plain and choice.kind == "cross"
     if halting:
-        _print(show_halting_steps(opened, text), out, terminal, look)
+        _print(show_halting_steps(opened, texts[0]), out, terminal, look)
         return
-    _print(show_run(opened, text, choice, plain=plain, max_tokens=max_tokens, keep=save), out, terminal, look)
+    _print(
+        show_run(opened, texts if view == "search" else texts[0], choice, plain=plain, max_tokens=max_tokens, keep=save),
+        out,
+        terminal,
+        look,
+    )
 
 
 def _print(figure: "InlineFigure", out: Path | None, terminal: bool, options: "Mapping[str, Any]") -> None:

@@ -64,17 +64,20 @@ def translate(
     target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: Precision = None,
-    engine: Engine = "regard",
+    engine: Engine = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Translate texts.
 
     A text-to-text run performs the task of --task, or of the prefix of the text.
     """
-    languages = (source_language, target_language)
-    opened = load_for("translate", run, device, task, precision=precision, engine=engine, languages=languages)
-    place = 0
+    from regard.run.engines import require_names, use_engine
+
+    require_names(engine, precision)
+    opened, place = load_for("translate", run, device, task, languages=(source_language, target_language)), 0
     for lines in distributed.broadcast_each(read_batches(texts)):
+        if not place:
+            use_engine(opened, "regard" if temperature else engine, precision, characters=sum(map(len, lines)))
         translations = opened.translate(
             with_task_prefix(opened, lines, task),
             beam=1 if greedy else beam,
@@ -90,7 +93,7 @@ def translate(
         )
         place += len(lines)
         for found in (one for best in translations for one in best):
-            used = {} if engine == "regard" else {"engine": found.engine}
+            used = {} if opened._engine is None else {"engine": found.engine}
             print_item(as_json, found.text, text=found.text, score=round(found.score, 6), **used)
 
 
@@ -174,6 +177,8 @@ def fill(
 def classify(
     run: RunFolder,
     texts: Texts = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Print the n most probable labels.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Print every label, the most probable first.")] = False,
     task: Task = None,
     device: Device = "auto",
     precision: Precision = None,
@@ -181,16 +186,21 @@ def classify(
 ) -> None:
     """Predict labels of texts or images.
 
-    A regression run predicts scores. Images are given by path; a tab separates the two texts of a pair.
+    Labels and probabilities are separated by tabs, one line per text. A regression run predicts scores. Images are given by
+    path; a tab separates the two texts of a pair.
     """
+    refuse((every and number > 1, f"--all and -n {number} exclude each other: leave one out"))
     opened = load_for("classify", run, device, task, precision=precision)
     for lines in read_batches(texts, paths="image" in opened.task.reads):
         for found in opened.classify(lines, task) if task else opened.classify(lines):
             if isinstance(found, float):
+                refuse((every or number > 1, f"--all, -n: {run} {opened.task.does}, which has no labels; leave them out"))
                 print_item(as_json, f"{found:.4f}", score=round(found, 6))
                 continue
-            label, probability = found.label, found.probability
-            print_item(as_json, f"{label}\t{probability:.4f}", label=label, probability=round(probability, 6))
+            best = found if every else found[:number]
+            rows = [{"label": one.label, "probability": round(one.probability, 6)} for one in best]
+            shown = "\t".join(f"{one.label}\t{one.probability:.4f}" for one in best)
+            print_item(as_json, shown, **rows[0], **({"labels": rows} if every or number > 1 else {}))
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Verbs for training and evaluation: demo, new, world, train, evaluate, compare, sweep, ladder."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from regard.cli.options import (
     Device,
     Engine,
     Gold,
+    LabelColumn,
     Precision,
     Reference,
     RunFolder,
@@ -19,6 +21,8 @@ from regard.cli.options import (
     SourceLanguage,
     TargetLanguage,
     Task,
+    TextColumn,
+    TextPairColumn,
     app,
     use_languages,
 )
@@ -66,9 +70,9 @@ def new(
             help="Images to classify: a folder with a subfolder for each label, or with such folders in train and valid."
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the text: its name, or number from 0.")] = None,
-    text_pair: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of a second text.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the label or number.")] = None,
+    text: TextColumn = None,
+    text_pair: TextPairColumn = None,
+    label: LabelColumn = None,
     columns: Annotated[str | None, typer.Option(metavar="SOURCE,TARGET", help="Columns of --pairs.")] = None,
     stream: Annotated[
         bool | None,
@@ -166,7 +170,10 @@ def train(
         bool,
         typer.Option("--accept-changes", help="With --resume: continue although data or settings changed; the card states it."),
     ] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard files.")] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="tensorboard|wandb|mlflow", help="Also log there; may be repeated. The same as train.log."),
+    ] = None,
     live: Annotated[
         bool, typer.Option(help="Write training.html into the run folder: curves, outputs and attention as the model learns.")
     ] = True,
@@ -179,17 +186,17 @@ def train(
     from regard.show.training_view import TrainingView
 
     overrides = [*(set_ or []), *([] if precision is None else [f"train.precision={precision}"])]
+    overrides += [f"train.log={json.dumps(log)}"] if log else []
     run = train_recipe(
         recipe,
         out,
         overrides=overrides,
         device=device,
         resume=resume,
-        board=tensorboard,
         start=start,
         verify=verify,
         accept_changes=accept_changes,
-        observer=TrainingView() if live else None,
+        callbacks=[TrainingView()] if live else [],
     )
     results = evaluate_run(run) if evaluate else []
     write_card(run)
@@ -202,8 +209,13 @@ def evaluate(
     run: RunFolder,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Labelled texts, tagged words, questions or plain text, with the recipe's columns."),
+        typer.Option(
+            metavar="FILE", help="Examples in the format of the recipe's data: a table, tagged words, questions, images or text."
+        ),
     ] = None,
+    text: TextColumn = None,
+    text_pair: TextPairColumn = None,
+    label: LabelColumn = None,
     source: Source = None,
     reference: Reference = None,
     gold: Gold = None,
@@ -222,6 +234,7 @@ def evaluate(
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
     from regard.run.load import load_native
+    from regard.tasks.starters.starter import StarterOptions
 
     if as_json and engine != "regard":
         raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
@@ -232,7 +245,14 @@ def evaluate(
 
         use_engine(opened, engine, precision)
     results = evaluate_run(
-        opened, data=data, source=source, reference=reference, task=task, gold=gold, save=opened._huggingface is None
+        opened,
+        data=data,
+        source=source,
+        reference=reference,
+        task=task,
+        gold=gold,
+        columns=StarterOptions(text, text_pair, label) if text or text_pair or label else None,
+        save=opened._huggingface is None,
     )
     write_card(opened)
     if as_json:

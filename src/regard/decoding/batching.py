@@ -178,8 +178,13 @@ def single_threaded_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 def num_workers(model: nn.Module, device: torch.device) -> int:
     """Return how many searches run at once: one per core on a CPU; one if hooks watch the model, or under autocast, which is
     local to this thread."""
-    watched = any(part._forward_hooks for part in model.modules())
-    return 1 if device.type != "cpu" or watched or torch.is_autocast_enabled("cpu") else torch.get_num_threads()
+    alone = device.type != "cpu" or is_watched(model) or torch.is_autocast_enabled("cpu")
+    return 1 if alone else torch.get_num_threads()
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Return whether hooks watch or edit the model."""
+    return any(part._forward_hooks for part in model.modules())
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -7,7 +7,7 @@ over the queries that have any; the chance weight is the fraction of those keys 
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
@@ -66,20 +66,26 @@ class KeyChoice:
         return (totals[:, self.correct, None] > others).all(-1)
 
 
+def map_relations(
+    queries: Sequence[Hashable], keys: Sequence[Hashable], special: Sequence[bool], *, same_text: bool = True
+) -> dict[str, Tensor]:
+    """Return the relations between the tokens of a map (T, S), given as ids or as words; `special` keys are no words."""
+    numbers = {token: number for number, token in enumerate(dict.fromkeys([*queries, *keys]))}
+    rows, columns = (torch.tensor([numbers[token] for token in side]) for side in (queries, keys))
+    found = {"same word": rows[:, None] == columns, "separator": torch.tensor(special).expand(len(rows), -1)}
+    if not same_text:
+        return found
+    position = torch.arange(len(rows))
+    return {"next word": position[:, None] + 1 == position, "previous word": position[:, None] - 1 == position, **found}
+
+
 def token_relations(ids: Tensor, special: Sequence[int], vectors: Tensor | None = None) -> dict[str, Tensor]:
     """Return the relations between the tokens of one text (T,)."""
-    position = torch.arange(len(ids))
-    same = ids[:, None] == ids
-    separator = torch.isin(ids, torch.tensor(list(special), dtype=ids.dtype))
-    found = {
-        "next word": position[:, None] + 1 == position,
-        "previous word": position[:, None] - 1 == position,
-        "same word": same,
-        "separator": separator.expand(len(ids), -1),
-    }
+    tokens, separators = ids.tolist(), set(special)
+    found = map_relations(tokens, tokens, [token in separators for token in tokens])
     if vectors is not None:
         unit = nn.functional.normalize(vectors.float(), dim=-1)
-        found["similar word"] = (unit @ unit.T > MIN_COSINE) & ~same
+        found["similar word"] = (unit @ unit.T > MIN_COSINE) & ~found["same word"]
     return found
 
 
@@ -122,36 +128,52 @@ def watch_examples(
             yield module, seen[module][0].double().cpu(), known.get(attention_side(module, seen.kinds[module], inputs))
 
 
-def assign_roles(model: nn.Module, examples: Iterable[tuple[Mapping[str, Tensor], Relations]]) -> list[HeadRole]:
-    """Return every head with its weights on the relations, over examples given as model inputs (1, …) and relations."""
-    weight: dict[tuple[str, str], Tensor] = {}
-    chance: dict[tuple[str, str], float] = defaultdict(float)
-    queries: dict[tuple[str, str], int] = defaultdict(int)
-    heads: dict[str, int] = {}
-    for module, weights, relations in watch_examples(model, examples):
-        heads[module], visible = len(weights), (weights > 0).any(0)
-        for name, holds in (relations or {}).items():
+class RoleWeights:
+    """Sums of the weight of heads on relations, over any number of maps; `roles` gives their means."""
+
+    def __init__(self) -> None:
+        self._weight: dict[tuple[str, str], Tensor] = {}
+        self._chance: dict[tuple[str, str], float] = defaultdict(float)
+        self._queries: dict[tuple[str, str], int] = defaultdict(int)
+        self._heads: dict[str, int] = {}
+
+    def add(self, module: str, weights: Tensor, relations: Mapping[str, Tensor]) -> None:
+        """Add the weights (H, T, S) of one module in one text."""
+        self._heads[module], visible = len(weights), (weights > 0).any(0)
+        for name, holds in relations.items():
             if holds.shape != visible.shape:  # recurrent models attend from one query at a time
                 continue
             keys = holds & visible
             rows = keys.any(-1)
             on_keys = (weights * keys).sum((-2, -1))  # (H,)
-            weight[module, name] = weight.get((module, name), torch.zeros_like(on_keys)) + on_keys
-            chance[module, name] += float((keys.sum(-1)[rows] / visible.sum(-1)[rows]).sum())
-            queries[module, name] += int(rows.sum())
-    return [
-        HeadRole(
-            module,
-            head,
-            {
-                name: (float(total[head]) / queries[where, name], chance[where, name] / queries[where, name])
-                for (where, name), total in weight.items()
-                if where == module and queries[where, name]
-            },
-        )
-        for module, count in heads.items()
-        for head in range(count)
-    ]
+            self._weight[module, name] = self._weight.get((module, name), torch.zeros_like(on_keys)) + on_keys
+            self._chance[module, name] += float((keys.sum(-1)[rows] / visible.sum(-1)[rows]).sum())
+            self._queries[module, name] += int(rows.sum())
+
+    def roles(self) -> list[HeadRole]:
+        """Return every head with its weights on the relations."""
+        queries, chance = self._queries, self._chance
+        return [
+            HeadRole(
+                module,
+                head,
+                {
+                    name: (float(total[head]) / queries[where, name], chance[where, name] / queries[where, name])
+                    for (where, name), total in self._weight.items()
+                    if where == module and queries[where, name]
+                },
+            )
+            for module, count in self._heads.items()
+            for head in range(count)
+        ]
+
+
+def assign_roles(model: nn.Module, examples: Iterable[tuple[Mapping[str, Tensor], Relations]]) -> list[HeadRole]:
+    """Return every head with its weights on the relations, over examples given as model inputs (1, …) and relations."""
+    sums = RoleWeights()
+    for module, weights, relations in watch_examples(model, examples):
+        sums.add(module, weights, relations or {})
+    return sums.roles()
 
 
 def head_choices(

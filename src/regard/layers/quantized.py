@@ -1,7 +1,8 @@
 """Models converted for inference: linear layers in int8, or everything in bf16.
 
 A converted model stands beside the exact one. In int8 it shares all modules with it except the linear layers, and so their hooks:
-`watch` on one watches the other. Weights have one scale per output (Jacob et al. 2018, sec. 2.1), activations one per call.
+`watch` on one watches the other. Weights have one scale per output (Jacob et al. 2018, sec. 2.1), activations one per call: the
+output for a text may depend on the rest of its batch. One scale per vector takes four more small operations (RESULTS.md).
 """
 
 import copy

@@ -10,7 +10,7 @@ rule of thumb   6 · N · tokens (Kaplan et al. 2020): N parameters, each used o
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from regard.plan.block import BlockPlan, plan_block
 from regard.plan.flops import ComponentPlan, count_components, count_operations, record_conv_grids
 from regard.plan.memory import training_memory
 from regard.plan.parallelism import ParallelStrategy, plan_parallelism
-from regard.plan.throughput import DEVICES, DeviceSpeed, flops_from_time
+from regard.plan.throughput import DEVICES, H200, DeviceSpeed, flops_from_time
 from regard.recipe import CLIPS, DECODERS, ENCODERS, PRESETS, VITS, BaseImageData, Recipe, apply_override, read_settings
 from regard.run.load import pretrained_recipe
 from regard.tasks import build_recipe, find_task, initial_settings, read_recipe, recipe_task
+from regard.tasks.base import Run
+from regard.training.speedups import TrainingWork, capture_obstacle, choose_speedups
 
 TYPICAL_LENGTH = 30
 """Tokens of a sentence where no data are given; WMT sentences have about as many. A single text has its maximal length."""
@@ -103,6 +105,8 @@ class Plan(ComponentPlan):
     notes: list[str]
     operations: int = 0
     """Of the forward and the backward pass of one batch, which a GPU is launched for one by one."""
+    captured: bool = False
+    """Whether a GPU gets these operations as CUDA graphs."""
     gpus: int = 0
     strategies: list[ParallelStrategy] = field(default_factory=list)
     """Ways to train on this many GPUs, if a number was given."""
@@ -129,8 +133,7 @@ class Plan(ComponentPlan):
     def step_seconds(self, device: DeviceSpeed) -> float:
         """Return the time of a step on a device, launches included."""
         batches = self.recipe.train.gradient_accumulation_steps
-        captured = bool(self.recipe.train.cuda_graphs)
-        return batches * device.step_seconds(self.flops_per_step / batches, self.operations, captured=captured)
+        return batches * device.step_seconds(self.flops_per_step / batches, self.operations, captured=self.captured)
 
     @property
     def rule_of_thumb(self) -> float:
@@ -241,7 +244,20 @@ def plan_recipe(
     frozen = [] if all(p.requires_grad for p in model.parameters()) else ["frozen weights are counted as if they were trained"]
     notes, components = [*notes, assumption, *frozen], count_components(model, *lengths)
     operations = count_operations(model, *lengths)
-    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, operations, components=components)
+    work = TrainingWork("cuda", recipe.train.steps, obstacle=capture_obstacle(model, "none"))
+    captured = choose_speedups(recipe.train, work).cuda_graphs
+    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, operations, captured, components=components)
+
+
+def estimate_step_seconds(run: Run, lengths: tuple[int, int]) -> float | None:
+    """Return about how long a step of a run takes on a GPU, for examples of these lengths; None if it cannot be planned.
+
+    It is that of the H200 measured here, whatever the machine: what is chosen by it must not change when a run is resumed.
+    """
+    try:
+        return plan_recipe(str(run.folder), run.recipe, _config_vocabulary(run._config_sizes()), lengths).step_seconds(H200)
+    except UserError:
+        return None
 
 
 def _input_lengths(recipe: Recipe, lengths: tuple[int, int]) -> tuple[tuple[int, int], str]:
@@ -327,14 +343,20 @@ def run_vocabulary(folder: Path) -> tuple[tuple[int, int], list[str]]:
     """Return the sizes in a run's config.json, or the target sizes of its recipe while there is none, and a note."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = _config_vocabulary(config)
         if "labels" in config:
-            return (int(config["labels"]),) * 2, [f"{int(config['labels']):,} labels, as in the run"]
-        found = int(config["vocabularies"][0]), int(config["vocabularies"][-1])
+            return found, [f"{found[0]:,} labels, as in the run"]
     except FileNotFoundError:
         return _recipe_vocabulary(read_recipe(folder / "recipe.toml"))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} is damaged ({type(error).__name__}: {error}); train the run again") from None
     return found, [f"vocabulary {_format_sizes(found)}, as in the run"]
+
+
+def _config_vocabulary(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of labels, or the vocabulary sizes, in a run's config.json."""
+    sizes = [config["labels"]] if "labels" in config else config["vocabularies"]
+    return int(sizes[0]), int(sizes[-1])
 
 
 def _recipe_vocabulary(recipe: Recipe) -> tuple[tuple[int, int], list[str]]:

@@ -21,7 +21,7 @@ from regard.recipe import Recipe
 from regard.tasks import recipe_task
 from regard.tasks.base import Task
 from regard.training.cuda_graphs import side_stream
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 from regard.training.precision import choose_precision
 
@@ -112,17 +112,17 @@ def _build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> 
         task = recipe_task(recipe)
         model = task.build(recipe.model, *task.model_sizes(recipe, plan.vocabulary), recipe.train.regularize)
         batch = _random_batch(model, recipe, rows, plan)
-    trainer = Trainer(
+    loop = TrainingLoop(
         model,
         CrossEntropy(recipe.train.regularize),
         ConstantShapeBatches(),  # type: ignore[arg-type]
-        recipe.train,
+        recipe.train.model_copy(update={"cuda_graphs": plan.captured}),
         seed=0,
         folder=Path(),
         log=NullLog(),  # type: ignore[arg-type]
         evaluate=lambda _: {},
     )
-    return lambda: trainer.step([(0, 0, batch)])
+    return lambda: loop.step([(0, 0, batch)])
 
 
 def _random_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Batch:

@@ -39,16 +39,17 @@ class DeviceSpeed:
         return max(self.seconds(flops), operations * per_operation)
 
 
+H200 = DeviceSpeed(
+    "1 × H200, bf16",
+    790e12,
+    0.31,
+    "790 measured in large products; 31% with base, compiled; launches as with small",
+    seconds_per_operation=85e-6,  # RESULTS.md: small takes 37 ms a step uncaptured, and 9 ms captured, with 439 operations
+    seconds_per_captured_operation=20e-6,
+)
 DEVICES = [
     DeviceSpeed("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),
-    DeviceSpeed(
-        "1 × H200, bf16",
-        790e12,
-        0.31,
-        "790 measured in large products; 31% with base, compiled; launches as with small",
-        seconds_per_operation=85e-6,  # RESULTS.md: small takes 37 ms a step by default, and 9 ms captured, with 439 operations
-        seconds_per_captured_operation=20e-6,
-    ),
+    H200,
     DeviceSpeed("2 CPU cores, fp32", 0.1e12, 0.50, "both assumed"),
 ]
 

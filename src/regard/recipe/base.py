@@ -33,8 +33,8 @@ class Recipe(Settings):
         return self
 
     def digest(self) -> str:
-        """Return twelve hex digits that identify these settings, wherever the data lies."""
-        settings = self.model_dump(mode="json", exclude={"data": {"root"}})
+        """Return twelve hex digits that identify these settings, wherever the data lies and training is logged."""
+        settings = self.model_dump(mode="json", exclude={"data": {"root"}, "train": {"log"}})
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_toml(self) -> str:

@@ -1,6 +1,7 @@
 """The base class of all settings: frozen, checked, without unknown keys."""
 
-from typing import Annotated, get_args
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field
 
@@ -21,6 +22,15 @@ class Settings(BaseModel):
     """One section of a recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of every setting."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def allowed_kinds(settings: type[Settings]) -> tuple[str, ...]:

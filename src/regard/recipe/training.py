@@ -109,11 +109,11 @@ class Training(Settings):
     """Largest norm of the gradient; 0 is no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto` is bf16 on a GPU, and on a CPU that has it where the model is wide enough to gain by it; else fp32."""
-    compile: bool = False
-    """Compile the model with torch.compile."""
-    cuda_graphs: bool = False
+    compile: bool | Literal["auto"] = "auto"
+    """Compile the model with torch.compile. `auto`: on a GPU, if the planned steps save more time than compiling takes."""
+    cuda_graphs: bool | Literal["auto"] = "auto"
     """On a GPU, capture the step of each batch shape as a CUDA graph and replay it, which is faster for small models; lengths are
-    padded to multiples of 8, so that shapes recur."""
+    padded to multiples of 8, so that shapes recur. `auto`: if there are some hundred steps, and most of their shapes recur."""
     deterministic: bool = False
     """On a GPU, use deterministic algorithms only: the same recipe and seed give the same bits on the same hardware, more slowly.
     On a CPU this is always so."""
@@ -122,6 +122,8 @@ class Training(Settings):
     """Validation sentences decoded greedily for BLEU at each evaluation; 0 evaluates by loss only."""
     save_every: Count = 500
     log_every: Count = 20
+    log: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Loggers besides log.jsonl: TensorBoard, Weights & Biases, MLflow. Each needs its package: pip install "regard[wandb]"."""
     keep_checkpoints: Count = 2
     """Checkpoints to keep, besides the best one and the one resumed from."""
     patience: Natural = 0

@@ -30,7 +30,9 @@ PACKAGES = [
 EXTRAS = {
     "serve": ["fastapi", "uvicorn"],
     "hub": ["huggingface_hub"],
-    "board": ["tensorboard"],
+    "tensorboard": ["tensorboard"],
+    "wandb": ["wandb"],
+    "mlflow": ["mlflow-skinny"],
     "export": ["ctranslate2", "onnx", "onnxruntime"],
 }
 

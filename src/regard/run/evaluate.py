@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import cast
 
 from regard import distributed
-from regard.corpus.dataset import as_task_pairs, read_files
 from regard.corpus.examples import Examples, SentencePairs
-from regard.corpus.text_files import read_pairs
 from regard.errors import UserError
 from regard.files import atomic_write, file_name, writing_into
 from regard.progress import show_progress
-from regard.recipe import Data
+from regard.run.evaluation_sets import select_sets
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
-from regard.tasks.text_to_text import TextToTextRun
+from regard.tasks.starters.starter import StarterOptions
 from regard.tasks.translate import TranslateRun
 from regard.training.log import note
 
@@ -29,13 +27,15 @@ def evaluate(
     reference: Path | None = None,
     task: str | None = None,
     gold: Path | None = None,
+    columns: StarterOptions | None = None,
     save: bool = True,
 ) -> list[EvaluationResult]:
     """Score the recipe's test sets, a file of `data`, or a pair of files, and write scores.json into the run folder.
 
-    A pair of files may have a file of `gold` alignments. Of a text-to-text run, `task` selects the sets of one task.
+    A pair of files may have a file of `gold` alignments. `columns` are those of the data, if not the recipe's. Of a text-to-text
+    run, `task` selects the sets of one task.
     """
-    sets = select_sets(run, source, reference, task, data)
+    sets = select_sets(run, source, reference, task, data, columns)
     if gold is not None:
         if source is None:
             raise UserError(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
@@ -44,47 +44,6 @@ def evaluate(
     if save and distributed.is_main():
         write_scores(run, results)
     return results
-
-
-def select_sets(
-    run: Run, source: Path | None, reference: Path | None, task: str | None = None, data: Path | None = None
-) -> dict[str, Examples]:
-    """Return the evaluation sets by name: given files, the recipe's test sets, or without any the validation set."""
-    if (source is None) != (reference is None):
-        raise UserError("--source and --reference go together")
-    if data is not None:
-        return {data.name.split(".")[0]: read_given(run, data, source, task)}
-    if run.task.name == "text-to-text":
-        return select_task_sets(cast(TextToTextRun, run), source, reference, task)
-    if task is not None:
-        raise UserError(f"--task {task}: {run.folder} {run.task.does}, and has no other task; leave it out")
-    if source is None or reference is None:
-        return run.data.tests or {"valid": run.data.valid}
-    if "translate" not in run.task.verbs:
-        raise UserError(
-            f"--source and --reference are for a run that translates; {run.folder} {run.task.does}: "
-            "name its test sets in the recipe (data.test)"
-        )
-    return {source.name.split(".")[0]: read_pairs([source, reference])}
-
-
-def read_given(run: Run, data: Path, source: Path | None, task: str | None) -> Examples:
-    """Read a file as examples of the run's task, with the columns of its recipe."""
-    settings = run.recipe.data
-    if source is not None or task is not None or not isinstance(settings, Data):
-        raise UserError(f"--data {data}: give --source and --reference alone for a run that translates or has several tasks")
-    return read_files(settings, [str(data.absolute())])
-
-
-def select_task_sets(run: TextToTextRun, source: Path | None, reference: Path | None, task: str | None) -> dict[str, Examples]:
-    """Return the evaluation sets of all tasks, or of one."""
-    if source is None or reference is None:
-        if task is not None:
-            run._task_data(task)
-        return {name: pairs for name, pairs in run.data.tests.items() if task is None or pairs.task == task}
-    if task is None:
-        raise UserError(f"name the task of these files: --task {' or '.join(run.recipe.data.tasks)}")
-    return {f"{task}/{source.name.split('.')[0]}": as_task_pairs(task, run._task_data(task), read_pairs([source, reference]))}
 
 
 def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
@@ -97,20 +56,40 @@ def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
 
 
 def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:
-    """Write scores.json ({set: {metric: {score, low, high, signature}}}), the outputs, and a figure of BLEU by length."""
-    scores = run._read_json("scores.json")
-    scores |= {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results}
-    atomic_write(run.folder / "scores.json", json.dumps(scores, indent=1) + "\n")
+    """Write scores.json ({set: {metric: {score, low, high, signature}}}), classes.json with the scores of every class, the
+    outputs, and figures: BLEU by length, the confusion matrix."""
+    update_json(
+        run,
+        "scores.json",
+        {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in results},
+    )
+    update_json(
+        run, "classes.json", {result.name: result.confusion.to_json() for result in results if result.confusion is not None}
+    )
     for result in results:
         if result.outputs:
             with writing_into(run.folder / "outputs"):
                 atomic_write(run.folder / "outputs" / f"{file_name(result.name)}.txt", "\n".join(result.outputs) + "\n")
-        if result.by_length:
-            from regard.show.figures.curves import score_by_length
-            from regard.show.figures.figure_files import save_figure
+        write_figures(run, result)
 
-            figure = score_by_length({run.folder.name: result.by_length})
-            save_figure(figure, run.folder / "figures" / f"bleu-by-length-{file_name(result.name)}.svg")
+
+def update_json(run: Run, name: str, sets: Mapping[str, object]) -> None:
+    """Replace the entries of these sets in a JSON file of the run folder; nothing without any."""
+    if sets:
+        atomic_write(run.folder / name, json.dumps({**run._read_json(name), **sets}, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_figures(run: Run, result: EvaluationResult) -> None:
+    """Write the figures of one evaluation set, of what it measures."""
+    from regard.show.figures.curves import score_by_length
+    from regard.show.figures.figure_files import save_figure
+    from regard.show.figures.matrix import confusion_matrix
+
+    folder, name = run.folder / "figures", file_name(result.name)
+    if result.by_length:
+        save_figure(score_by_length({run.folder.name: result.by_length}), folder / f"bleu-by-length-{name}.svg")
+    if result.confusion is not None:
+        save_figure(confusion_matrix(result.confusion, title=result.name), folder / f"confusion-{name}.svg")
 
 
 def compare(

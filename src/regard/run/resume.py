@@ -1,6 +1,6 @@
 """Resume a run: which checkpoint, and whether its data and settings are still those it was trained with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,16 @@ from regard.corpus.dataset import Dataset
 from regard.corpus.fingerprint import fingerprint
 from regard.errors import UserError
 from regard.recipe import Recipe
+from regard.recipe.settings import flatten
 from regard.training import checkpoint
 from regard.training import verify as verification
 from regard.training.log import Log
-from regard.training.loop import Trainer
+from regard.training.loop import TrainingLoop
 
 INPUT_FILES = ("tokenizer*.json", "special_tokens.json")
 """Files of a run folder that its token ids depend on."""
-NO_INPUTS = {"data": {"root"}, "train": {"workers"}}
-"""Settings that training does not depend on: where the data lies, and how many threads prepare it."""
+NO_INPUTS = {"data": {"root"}, "train": {"workers", "log"}}
+"""Settings that training does not depend on: where the data lies, how many threads prepare it, and the loggers."""
 CHANGEABLE = ("train.", "decode.")
 """Settings that may sensibly change during a run: naming one with --set is accepting its change."""
 MAX_SHOWN_CHANGES = 8
@@ -45,19 +46,10 @@ def training_inputs(settings: Recipe, data: Dataset[Any], folder: Path) -> dict[
     sets = {"training": data.train, "validation": data.valid, **{f"test ({name})": part for name, part in data.tests.items()}}
     files = sorted(path for pattern in INPUT_FILES for path in folder.glob(pattern))
     return {
-        "settings": dict(_flatten(settings.model_dump(mode="json", exclude=NO_INPUTS))),
+        "settings": dict(flatten(settings.model_dump(mode="json", exclude=NO_INPUTS))),
         "data": {name: {"examples": len(part), "sha256": fingerprint(part)} for name, part in sets.items()},
         "files": {path.name: checkpoint.sha256(path.read_bytes()) for path in files},
     }
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of every setting."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], named: Sequence[str] = ()) -> list[str]:
@@ -118,18 +110,18 @@ def _find_checkpoint(folder: Path, start: str | None, log: Log) -> Path | None:
     return found
 
 
-def resume_from_checkpoint(trainer: Trainer, path: Path, verify: int, changed: Sequence[str]) -> None:
+def resume_from_checkpoint(loop: TrainingLoop, path: Path, verify: int, changed: Sequence[str]) -> None:
     """Resume from a checkpoint; newer ones are archived. `changed`: what is new in the environment."""
-    folder, log = trainer.folder, trainer.log
-    if verify and (differences := verification.verify_steps(trainer, path, verify)):
+    folder, log = loop.folder, loop.log
+    if verify and (differences := verification.verify_steps(loop, path, verify)):
         why = f"; changed since it was trained: {', '.join(changed)}" if changed else ""
         raise UserError(f"{path}: repeating its last steps does not reproduce it: {', '.join(differences)} differ{why}")
     with distributed.one_local_rank_at_a_time():
-        trainer.resume(path)
-    for moved in checkpoint.archive_newer(folder, trainer.state.step) if distributed.is_main() else ():
+        loop.resume(path)
+    for moved in checkpoint.archive_newer(folder, loop.state.step) if distributed.is_main() else ():
         log.note(f"{moved.name} is newer, and now in {moved.parent}")
-    trainer.require_best()
-    log.note(f"resuming from step {trainer.state.step:,}")
+    loop.require_best()
+    log.note(f"resuming from step {loop.state.step:,}")
     if changed:
         log.note(f"bit-exact resume is not guaranteed: {', '.join(changed)}")
-    log.write(event="resume", step=trainer.state.step)
+    log.write(event="resume", step=loop.state.step)

@@ -3,10 +3,11 @@
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -39,11 +40,22 @@ from regard.run.resume import (
 from regard.tasks.base import Run, Task
 from regard.tasks.shared.data_record import write_data_record
 from regard.training import checkpoint
+from regard.training.callbacks import Callback
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
-from regard.training.log import Log, LogValue, note
-from regard.training.loop import Trainer
+from regard.training.log import Log, note
+from regard.training.loggers import RUN_IDS, make_loggers
+from regard.training.loop import TrainingLoop
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
+from regard.training.speedups import (
+    COMPILE_GAIN_MIXED,
+    COMPILE_GAIN_UNIFORM,
+    Speedups,
+    TrainingWork,
+    capture_obstacle,
+    choose_speedups,
+    replayed_fraction,
+)
 
 if TYPE_CHECKING:
     from regard.plan.own_data import DataOptions
@@ -55,22 +67,6 @@ RecipeSource = Recipe | Mapping[str, object] | str | Path
 TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
 
 
-class TrainingObserver(Protocol):
-    """Looks on while a model is trained, on the main rank; it must not change the run."""
-
-    def begin(self, run: Run, valid: Any, step: int) -> None:
-        """Training starts or resumes at this step; `valid` are the validation examples."""
-
-    def record(self, values: Mapping[str, LogValue]) -> None:
-        """A record was written to the log."""
-
-    def evaluated(self, run: Run, step: int) -> None:
-        """The run's model has just been evaluated."""
-
-    def end(self) -> None:
-        """The last step is done."""
-
-
 def train(
     recipe: RecipeSource | None = None,
     out: str | Path | None = None,
@@ -78,11 +74,10 @@ def train(
     overrides: Sequence[str] = (),
     device: str = "auto",
     resume: bool = False,
-    board: bool = False,
     start: str | None = None,
     verify: int = 0,
     accept_changes: bool = False,
-    observer: TrainingObserver | None = None,
+    callbacks: Sequence[Callback] = (),
     **own_data: Unpack["DataOptions"],
 ) -> Run:
     """Train a recipe (settings, a TOML file, or with `resume` a run folder) and return the finished run.
@@ -93,7 +88,7 @@ def train(
 
     `resume` continues from the newest intact checkpoint, or from the one named by `start`; `verify` first repeats so many of its
     last steps and compares every bit. Data and settings must be those of the checkpoint, unless `accept_changes`. A job that
-    torchrun restarts after a failure resumes by itself. `observer` looks on, such as `TrainingView`.
+    torchrun restarts after a failure resumes by itself. `callbacks` are called at steps, evaluations and checkpoints.
     """
     chosen_device = choose_device(device)
     with catch_signals(immediate=True):  # before the first step and after the last, there is nothing to save
@@ -108,7 +103,7 @@ def train(
                 options = ResumeOptions(start, verify, accept_changes, overrides)
                 if distributed.is_restarted():
                     options = ResumeOptions(accept_changes=accept_changes, overrides=overrides)
-                return train_run(settings, read_data(settings), folder, chosen_device, board, options, observer)
+                return train_run(settings, read_data(settings), folder, chosen_device, options, callbacks)
         if start is not None or verify or accept_changes:
             option = "--from" if start is not None else "--verify" if verify else "--accept-changes"
             raise UserError(f"{option} is about a run's checkpoints: use it with regard train RUN --resume")
@@ -119,7 +114,7 @@ def train(
         stem = Path(recipe).stem if isinstance(recipe, str | Path) else settings.task
         folder = Path(out) if out else Path("runs", f"{stem}-{settings.digest()[:6]}")
         if distributed.is_restarted() and (folder / "recipe.toml").is_file():
-            return train(folder, device=device, resume=True, board=board, observer=observer)
+            return train(folder, device=device, resume=True, callbacks=callbacks)
         require_unused(folder)
         data = read_data(settings)  # its errors are reported before anything is written
         make_folder(folder)
@@ -128,7 +123,7 @@ def train(
             require_unused(folder)
             if distributed.is_main():
                 write_recipe(settings, folder)
-            return train_run(settings, data, folder, chosen_device, board, observer=observer)
+            return train_run(settings, data, folder, chosen_device, callbacks=callbacks)
 
 
 def own_data_recipe(recipe: RecipeSource | None, folder: Path, device: str, options: "DataOptions") -> dict[str, object]:
@@ -145,6 +140,7 @@ def own_data_recipe(recipe: RecipeSource | None, folder: Path, device: str, opti
 def read_data(settings: Recipe) -> Dataset[Any]:
     """Read all datasets of a recipe."""
     parallel.resolve_parallel(settings.train)  # refuse an impossible train.parallel first
+    make_loggers(settings.train.log)  # and a logger that is not installed
     note("reading the data")
     return read_dataset(settings.data)
 
@@ -193,7 +189,7 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
         root = Path(root).relative_to(folder.resolve()).as_posix()
     absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
     try:
-        for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl"):
+        for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl", folder / RUN_IDS):
             path.unlink(missing_ok=True)
         shutil.rmtree(folder / "image_codes", ignore_errors=True)
     except OSError as error:
@@ -206,9 +202,8 @@ def train_run(
     data: Dataset[Any],
     folder: Path,
     device: torch.device,
-    board: bool,
     options: ResumeOptions = DEFAULT_OPTIONS,
-    observer: TrainingObserver | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train in a run folder, from the first step or from a checkpoint, and return the finished run."""
     task = tasks.recipe_task(settings)
@@ -216,7 +211,7 @@ def train_run(
         clean_up_partial_writes(path)
     with (
         deterministic_algorithms(settings.train.deterministic),
-        Log(folder / "log.jsonl", steps=settings.train.steps, board=folder / "board" if board else None) as log,
+        Log(folder / "log.jsonl", steps=settings.train.steps) as log,
     ):
         found, inputs = prepare_folder(task, settings, data, folder, options, log)
         torch.manual_seed(settings.seed)
@@ -224,37 +219,31 @@ def train_run(
         with distributed.local_first():
             rows, num_too_long = run._training_rows(data.train)
             valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches = make_batches(run, rows)
+        batches, speedups = choose_batches(run, rows)
         initialize(run, log)
-        watching = observer if distributed.world_size() == 1 else None  # a sharded model cannot run on one rank alone
-
-        def look() -> None:
-            if watching is not None:
-                watching.evaluated(run, trainer.state.step)
-
-        trainer = Trainer(
+        loop = TrainingLoop(
             run.model,
             task.loss(run),
             batches,
-            settings.train,
+            settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
             seed=settings.seed,
             folder=folder / "checkpoints",
             log=log,
-            evaluate=lambda model: validate(run, model, data.valid, valid, look),
+            evaluate=lambda model: validate(run, model, data.valid, valid),
             maximize=task.metrics,
             inputs=inputs,
+            callbacks=[*make_loggers(settings.train.log), *callbacks],
         )
         changed = environment.changes(folder, device)
         distributed.barrier()
         describe(run, log, data, num_too_long, batches)
+        if device.type == "cuda":
+            log.note(f"steps: {speedups.reason}")
         if found is not None:
-            resume_from_checkpoint(trainer, found, options.verify, changed)
-        if watching is not None:
-            watching.begin(run, data.valid, trainer.state.step)
-            log.on_write = watching.record
-        weights = trainer.train()
-        if watching is not None:
-            watching.end()
+            resume_from_checkpoint(loop, found, options.verify, changed)
+        run.data = data
+        with loop.callbacks.during(run, loop.state.step):
+            weights = loop.train()
         if distributed.is_main():
             write_final_weights(run, weights)
         distributed.barrier()
@@ -280,7 +269,25 @@ def prepare_folder(
     return found, inputs
 
 
-def make_batches(run: Run, rows: Rows) -> Batches:
+def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
+    """Return the batches of this rank and the speed-ups of its steps; with CUDA graphs, rows are padded so that shapes recur."""
+    settings, padded = run.recipe.train, make_batches(run, rows, LENGTH_MULTIPLE)
+    work = TrainingWork(run.device.type, settings.steps)
+    if run.device.type == "cuda":
+        from regard.plan.planner import estimate_step_seconds
+
+        work = replace(
+            work,
+            step_seconds=estimate_step_seconds(run, padded.mean_lengths()),
+            replayed_fraction=replayed_fraction(padded.shape_counts().values(), settings.steps),
+            obstacle=capture_obstacle(run.model, parallel.resolve_parallel(settings)),
+            compile_gain=COMPILE_GAIN_UNIFORM if padded.has_uniform_length() else COMPILE_GAIN_MIXED,
+        )
+    speedups = choose_speedups(settings, work)
+    return padded if speedups.cuda_graphs else make_batches(run, rows), speedups
+
+
+def make_batches(run: Run, rows: Rows, pad_to_multiple_of: int = 1) -> Batches:
     """Return the batches of this rank."""
     settings = run.recipe.train
     return Batches(
@@ -289,7 +296,7 @@ def make_batches(run: Run, rows: Rows) -> Batches:
         run.recipe.seed,
         rank=distributed.rank(),
         world_size=distributed.world_size(),
-        pad_to_multiple_of=LENGTH_MULTIPLE if settings.cuda_graphs else 1,
+        pad_to_multiple_of=pad_to_multiple_of,
     )
 
 
@@ -314,15 +321,11 @@ def initialize(run: Run, log: Log) -> None:
         adapt(run.model, settings.lora, loaded)
 
 
-def validate(
-    run: Run, model: nn.Module, examples: Examples, rows: Rows, look: Callable[[], None] = lambda: None
-) -> dict[str, float]:
-    """Return the validation metrics of a model in place of the run's own; `look` may use it too."""
+def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
+    """Return the validation metrics of a model in place of the run's own."""
     trained, run.model = run.model, model
     try:
-        scores = run._validate(examples, rows)
-        look()
-        return scores
+        return run._validate(examples, rows)
     finally:
         run.model = trained
 

@@ -10,6 +10,7 @@ from regard.scoring.alignment import (
     uniform_alignment_error,
 )
 from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy, perplexity
+from regard.scoring.confusion import ClassScores, Confusion
 from regard.scoring.correlation import correlation_scores
 from regard.scoring.image_metrics import (
     attention_in_boxes,
@@ -28,6 +29,8 @@ from regard.scoring.translation import compare_systems, score_by_length, transla
 from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer
 
 __all__ = [
+    "ClassScores",
+    "Confusion",
     "Score",
     "accuracy",
     "alignment_error",

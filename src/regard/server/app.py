@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from regard import __version__
 from regard.errors import UserError
@@ -66,13 +67,12 @@ def create_app(runs: Mapping[str, Run], settings: ServerSettings | None = None) 
         redoc_url=None,
         lifespan=lifespan,
         responses=routes.ERROR_RESPONSES,
+        routes=page_routes(),
     )
     app.state.models, app.state.settings, app.state.metrics = models, settings, metrics
-    app.include_router(routes.router)
-    app.include_router(view_routes.router)
-    app.include_router(openai_routes.router)
     add_health_routes(app)
-    add_page(app)
+    for router in (routes.router, view_routes.router, openai_routes.router):
+        app.include_router(router)
     app.add_middleware(
         RequestLimits,
         settings=settings,
@@ -112,20 +112,21 @@ def page_files() -> dict[str, Path]:
     }
 
 
-def add_page(app: FastAPI) -> None:
-    """Serve the page's files from memory, so that a response takes no descriptor; those that exist when the server starts."""
+def page_routes() -> list[BaseRoute]:
+    """Return the routes of the page's files, which are read once, so that a response takes no descriptor. They need no token, so
+    they cost little: plain routes, which FastAPI neither validates nor documents, before all others."""
     contents = {name: (path.read_bytes(), MEDIA_TYPES[path.suffix]) for name, path in page_files().items()}
 
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return await page_file("index.html")
-
-    @app.get("/page/{name}", include_in_schema=False)
-    async def page_file(name: str) -> Response:
+    async def page_file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        request.scope["route"] = page if "name" in request.path_params else index  # for the log and the metrics
         if name not in contents:
             raise ApiError(404, "there is no such file", code="not_found")
         content, media_type = contents[name]
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    index, page = Route("/", page_file), Route("/page/{name}", page_file)
+    return [index, page]
 
 
 def add_error_handlers(app: FastAPI) -> None:

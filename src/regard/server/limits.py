@@ -219,7 +219,8 @@ class Exchange:
             return await self._receive()
         remaining = self.start + self.settings.body_timeout - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.001, remaining))
+            async with asyncio.timeout(max(0.001, remaining)):
+                message = await self._receive()
         except TimeoutError:
             raise ApiError(
                 408, f"the body did not arrive within {self.settings.body_timeout:g} seconds", code="slow_body"
@@ -270,7 +271,8 @@ class Exchange:
 
     async def _send_until(self, message: Message, deadline: float) -> None:
         try:
-            await asyncio.wait_for(self._send(message), max(0.001, deadline - time.monotonic()))
+            async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                await self._send(message)
         except TimeoutError:
             raise ApiError(499, "the client does not read the response", code="client_disconnected") from None
 

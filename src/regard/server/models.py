@@ -16,8 +16,8 @@ from regard.server.metrics import Metrics
 from regard.server.response_types import ModelInfo
 from regard.server.settings import ServerSettings
 from regard.server.worker import DECODING_VERBS, Worker
-from regard.show.flow import has_flow
-from regard.show.lens import has_lens
+from regard.show.forward_pass.flow import has_flow
+from regard.show.forward_pass.lens import has_lens
 from regard.show.recording import attention_kinds
 from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
@@ -132,6 +132,7 @@ def supported_verbs(run: Run, has_attention: bool) -> list[str]:
         "explain": run.task.explains is not None,
         "lens": has_lens(run),
         "flow": has_flow(run),
+        "search": has_attention and run.task.reads == ("text",) and "answer" not in run.task.verbs,
         "completions": "generate" in verbs,
         "chat/completions": chat_template(run) is not None,
         "embeddings": "embed" in verbs and "text" in run.task.reads,

@@ -6,7 +6,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -23,14 +22,14 @@ from regard.server.network.json_body import JsonRoute
 from regard.server.routes import STREAM_RESPONSES, generation_starts
 from regard.server.worker import StartJob
 from regard.tasks.language import LanguageRun
-from regard.tasks.shared.chat import encode_rendered, render_conversation
+from regard.tasks.shared.chat import RENDER_SECONDS, TemplateBusy, encode_rendered, start_rendering
 from regard.tasks.shared.requests import DecodingTask, StreamCallback, StreamedToken, StreamResult, generate_task
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
 DEFAULT_CHAT_TOKENS = 256
 """Tokens of a reply when the client sets no limit."""
-RENDERING = ThreadPoolExecutor(8, "chat template")
-"""Threads that wait for the processes that render chat templates."""
+MAX_RENDER_WAIT = 2 * RENDER_SECONDS
+"""Seconds in which a conversation gets its turn with the chat template, and is rendered."""
 Choice = TypeVar("Choice")
 
 
@@ -145,6 +144,15 @@ def reply_task(
     return generate_task(run, encode_rendered(run, conversation), params, sample=sample, callback=callback)
 
 
+async def wait_for_rendering(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a conversation, in no thread of a model; a template that stays busy is an overload."""
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(start_rendering(run, messages)), MAX_RENDER_WAIT)
+    except (TimeoutError, TemplateBusy):
+        message = f"the chat template is busy for more than {RENDER_SECONDS:g} seconds; try again later"
+        raise ApiError(503, message, code="template_busy", retry_after=MAX_RENDER_WAIT) from None
+
+
 @router.post("/chat/completions", response_model=types.ChatCompletionResponse, responses=STREAM_RESPONSES)
 async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
     """Reply to a conversation, with a model whose folder has a chat template."""
@@ -183,7 +191,7 @@ async def chat(body: types.ChatCompletionRequest, request: Request) -> Response:
         )
 
     messages = [{"role": message.role, "content": message.text} for message in body.messages]
-    conversation = await asyncio.get_running_loop().run_in_executor(RENDERING, render_conversation, model_request.run, messages)
+    conversation = await wait_for_rendering(model_request.run, messages)
     starts: list[StartJob] = [
         partial(reply_task, model_request.run, conversation, completion.sampling, sample=sample) for sample in range(body.n or 1)
     ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show(
     model: "nn.Module",
     tokenizer: object,
-    text: "ImageInput",
+    text: "ImageInput | list[str]",
     view: str = "heads",
     *,
     kind: str | None = None,
@@ -28,9 +28,10 @@ def show(
 
     `tokenizer` is its tokenizer, or of a model that reads images its image processor. `view` is "heads" (lines between tokens),
     "model" (all heads of all layers), "matrix", "token" (one token over the layers), "entropy", "neurons" (q·k of one head,
-    component by component) or "steps" (generation token by token); `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and
-    `token` are counted from 1. With `scale="absolute"` colours end at weight 1. The model may use any attention implementation,
-    and is not changed.
+    component by component), "steps" (generation token by token), "lens" (what each layer would predict), "flow" (the text
+    through the model, step by step) or "search" (what each head attends to in several texts); `kind` is "cross", "encoder" or
+    "decoder"; `layer`, `head` and `token` are counted from 1. With `scale="absolute"` colours end at weight 1. The model may use
+    any attention implementation, and is not changed.
     """
     from regard.show.selection import ViewSelection
     from regard.show.views import show_model

@@ -85,9 +85,14 @@ class InlineFigure:
 
     def _still_page(self) -> str:
         """Return a page with the figure in both themes; the reader's system chooses, unless one was chosen."""
-        chosen = style.options()
-        svgs = []
-        for theme in ("dark", "light"):  # in this order for the style sheet
-            with style.use_options(replace(chosen, theme=theme, title="")):  # the page has it
-                svgs.append(f'<div class="{theme}">{to_svg(self._figure(), theme)}</div>')
-        return html_report(HtmlReport(self._title, "", figures=[("", "".join(svgs))]))
+        return html_report(HtmlReport(self._title, "", figures=[("", svg_in_both_themes(self._figure))]))
+
+
+def svg_in_both_themes(figure: Callable[[], Figure]) -> str:
+    """Return a figure for a page, dark and light: its style sheet shows the reader's."""
+    chosen = style.options()
+    svgs = []
+    for theme in ("dark", "light"):  # in this order for the style sheet
+        with style.use_options(replace(chosen, theme=theme, title="")):  # the page has it
+            svgs.append(f'<div class="{theme}">{to_svg(figure(), theme)}</div>')
+    return "".join(svgs)

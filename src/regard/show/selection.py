@@ -24,13 +24,14 @@ VIEW_OPTIONS = {
     "beam": (),
     "lens": ("token",),
     "flow": ("kind", "layer", "head", "token"),
+    "search": ("kind", "layer", "head", "token"),
 }
 """What can be selected in each view; anything else is refused."""
 VIEWS = tuple(VIEW_OPTIONS)
 SCALES = ("shown", "absolute")
 EVERY_HEAD = {view: view for view in ("heads", "head-matrices", "model", "token", "entropy")} | {"matrix": "head-matrices"}
 """The view that `--heads` draws, of those that can draw every head."""
-VIEWS_THAT_RUN = ("neurons", "steps", "beam", "lens", "flow")
+VIEWS_THAT_RUN = ("neurons", "steps", "beam", "lens", "flow", "search")
 """Views that need the run: a record of weights is not enough."""
 ATTENTION_KINDS = {kind: STACK_NAMES[kind] for kind in ("cross", "encoder", "decoder")}
 

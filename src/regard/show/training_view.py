@@ -17,7 +17,6 @@ from typing import Any, cast
 import numpy as np
 
 from regard.corpus.examples import Examples, LabelledTexts, SentencePairs, TaggedSentences, TextLines
-from regard.distributed import world_size
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.show.figures.labels import label
@@ -27,7 +26,8 @@ from regard.tasks.base import Run
 from regard.tasks.language import LanguageRun
 from regard.tasks.masked import MaskedRun
 from regard.tasks.translate import TranslateRun
-from regard.training.log import LogValue, note, read_records
+from regard.training.callbacks import Callback, LogValue
+from regard.training.log import note, read_records
 
 PAGE, SNAPSHOTS = "training.html", "training.jsonl"
 NUM_SAMPLES, MAX_WORDS, MAX_NEW_TOKENS = 3, 24, 12
@@ -55,8 +55,10 @@ class AttentionSnapshot:
     weights: str
 
 
-class TrainingView:
-    """Observe a training run and write its page, `training.html` in the run folder."""
+class TrainingView(Callback):
+    """Look on while a model is trained, and write a page of it: `training.html` in the run folder."""
+
+    runs_model = True
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder
@@ -65,12 +67,12 @@ class TrainingView:
         self._written = self._cost = 0.0
         self._about: dict[str, Any] = {}
         self._samples: list[Sample] = []
-        self._valid: Examples | None = None
+        self._run: Run | None = None
 
-    def begin(self, run: Run, valid: Examples, step: int) -> None:
+    def on_begin(self, run: Run, step: int) -> None:
         """Choose what to look at; after a resume, go on from what was seen up to this step."""
-        self.folder, self._valid = run.folder, valid
-        self._samples = choose_samples(run, valid)
+        self.folder, self._run = run.folder, run
+        self._samples = choose_samples(run, run.data.valid)
         self._about = {
             "name": run.folder.name,
             "task": run.task.does,
@@ -82,29 +84,31 @@ class TrainingView:
         self._write()
         note(f"watch it learn: open {self.folder / PAGE} in a browser")
 
-    def record(self, values: Mapping[str, LogValue]) -> None:
-        """Take a line of the log; rewrite the page now and then."""
-        if "step" in values:
-            self._records.append(dict(values))
-            if time.perf_counter() - self._written > max(MIN_SECONDS, self._cost / MAX_COST):
-                self._write()
+    def on_step(self, step: int, values: Mapping[str, LogValue]) -> None:
+        """Take the values of the curves; rewrite the page now and then."""
+        self._records.append({"step": step, **values})
+        if time.perf_counter() - self._written > max(MIN_SECONDS, self._cost / MAX_COST):
+            self._write()
 
-    def evaluated(self, run: Run, step: int) -> None:
+    def on_evaluate(self, step: int, scores: Mapping[str, float], best: bool) -> None:
         """Look at the outputs and the attention of the model that was just evaluated."""
-        assert self._valid is not None and self.folder is not None
+        run, folder = self._run, self.folder
+        assert run is not None and folder is not None
+        self._records.append({"step": step, **scores, "best": best})
         snapshot = {"step": step, "samples": [asdict(one) for one in sample_outputs(run, self._samples)]}
         with suppress(UserError):  # a model without attention, or an example too long for it
-            if (attention := attention_of_example(run, self._valid)) is not None:
+            if (attention := attention_of_example(run, run.data.valid)) is not None:
                 snapshot["attention"] = asdict(attention)
         before = [one for one in self._snapshots if one["step"] < step]  # a resumed run repeats an interrupted evaluation
         self._snapshots = thin_out([*before, snapshot], MAX_SNAPSHOTS)
         with suppress(OSError):  # a full disk is reported elsewhere
-            atomic_write(self.folder / SNAPSHOTS, "".join(json.dumps(one) + "\n" for one in self._snapshots))
+            atomic_write(folder / SNAPSHOTS, "".join(json.dumps(one) + "\n" for one in self._snapshots))
         self._write()
 
-    def end(self) -> None:
+    def on_end(self, finished: bool) -> None:
         """Write the page for the last time: it no longer reloads itself."""
-        self._write(finished=True)
+        if finished:
+            self._write(finished=True)
 
     def _write(self, finished: bool = False) -> None:
         assert self.folder is not None
@@ -139,7 +143,7 @@ def choose_samples(run: Run, examples: Examples) -> list[Sample]:
 
 
 def translate_samples(run: Run, texts: Sequence[str]) -> list[str]:
-    return [one.text for one in cast(TranslateRun, run).translate(texts, beam=1)]
+    return [one.text for one in cast(TranslateRun, run)._best(texts, beam=1)]
 
 
 def continue_samples(run: Run, texts: Sequence[str]) -> list[str]:
@@ -165,14 +169,12 @@ OUTPUTS: dict[str, Callable[[Run, Sequence[str]], list[str]]] = {
     "classify": classify_samples,
     "tag": tag_samples,
 }
-COLLECTIVE_VERBS = {"classify", "tag"}
-"""Verbs that all ranks call together: with several, one rank cannot look alone."""
 
 
 def sample_outputs(run: Run, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples with what the model returns now."""
     verb = next((verb for verb in OUTPUTS if verb in run.task.verbs), None)
-    if verb is None or not samples or (world_size() > 1 and verb in COLLECTIVE_VERBS):
+    if verb is None or not samples:
         return list(samples)
     outputs = OUTPUTS[verb](run, [sample.given for sample in samples])
     return [Sample(sample.given, sample.target, output) for sample, output in zip(samples, outputs)]

@@ -1,6 +1,6 @@
 """Every view of a run, of a model of transformers, or of a recording, as a figure that displays by itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -15,12 +15,13 @@ from regard.errors import UserError
 from regard.explain.antecedents import best_antecedent_head, head_name
 from regard.show.attention import show_alignment, show_attention, show_record
 from regard.show.beam import show_beam_tree
-from regard.show.flow import show_flow
+from regard.show.forward_pass.flow import show_flow
+from regard.show.forward_pass.lens import show_lens
 from regard.show.generation import show_generation
 from regard.show.image_attention import reads_image, show_image_attention
 from regard.show.inline import InlineFigure
-from regard.show.lens import show_lens
 from regard.show.neurons import draw_neurons, neuron_view, show_neurons
+from regard.show.search import show_search
 from regard.show.selection import VIEWS_THAT_RUN, ViewSelection
 from regard.tasks.base import Run
 from regard.tasks.shared.gold import best_alignment_head
@@ -31,7 +32,7 @@ from regard.tasks.translate import TranslateRun
 
 def show_run(
     run: Run,
-    given: ImageInput,
+    given: ImageInput | Sequence[str] | None,
     selection: ViewSelection | None = None,
     *,
     plain: bool = False,
@@ -39,8 +40,15 @@ def show_run(
     keep: Path | None = None,
 ) -> InlineFigure:
     """Draw a view of a run that reads a text or an image, and write the record to `keep`. With `plain`, which is for a user who
-    names no view, draw the alignment of a translation or the regions of an image where there are some."""
-    choice, text = selection or ViewSelection(), cast(str, given)
+    names no view, draw the alignment of a translation or the regions of an image where there are some. A search reads several
+    texts, by default those of the validation set."""
+    choice = selection or ViewSelection()
+    if choice.view == "search":
+        return show_search(run, [given] if isinstance(given, str) else cast(Sequence[str] | None, given), choice)
+    if given is None or isinstance(given, list | tuple):
+        raise UserError(f"--view {choice.view}: it shows one text or image; several are for --view search")
+    given = cast(ImageInput, given)
+    text = cast(str, given)
     if choice.view == "neurons":
         return show_neurons(run, text, choice)
     if choice.view == "steps":
@@ -61,7 +69,12 @@ def show_run(
 
 
 def show_model(
-    model: nn.Module | Run, tokenizer: object, text: ImageInput, selection: ViewSelection, *, max_tokens: int | None = None
+    model: nn.Module | Run,
+    tokenizer: object,
+    text: ImageInput | Sequence[str],
+    selection: ViewSelection,
+    *,
+    max_tokens: int | None = None,
 ) -> InlineFigure:
     """Draw a view of a model of transformers in memory, which is left as it is; `tokenizer` may be any processor of it."""
     if isinstance(model, Run):

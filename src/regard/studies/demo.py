@@ -40,7 +40,7 @@ def run_demo(out: Path, *, device: str = "auto", overrides: Sequence[str] = ()) 
     recipe = parse_recipe(text, list(overrides), name="the demo's recipe")
     _remove_previous_demo(out)
     show("Training a small Transformer from scratch to translate English into German, on sentences of an embedded world.\n")
-    run = cast(TranslateRun, train(recipe, out, device=device, observer=TrainingView()))
+    run = cast(TranslateRun, train(recipe, out, device=device, callbacks=[TrainingView()]))
     result = evaluate(run)[0]
     show(f"\nScores on {len(result.examples):,} held-out sentences, with 95% intervals:\n")
     for metric, score in result.scores.items():

@@ -23,7 +23,7 @@ from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
 from regard.show.figures.html_pages import HtmlReport
-from regard.show.halting import mean_halting_steps
+from regard.show.forward_pass.halting import mean_halting_steps
 from regard.studies.ladder import Variant, VariantResult, require_transformer, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult

@@ -27,7 +27,7 @@ from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
 from regard.progress import track
 from regard.recipe import BaseData, EncoderModel, Recipe, Settings
-from regard.scoring import Score, perplexity
+from regard.scoring import Confusion, Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
     copy_features_run,
@@ -78,6 +78,8 @@ class EvaluationResult:
     scores: dict[str, Score]
     by_length: list[dict[str, float | int | str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    confusion: Confusion | None = None
+    """Of labels or tags: how often each is predicted as each."""
 
     def __repr__(self) -> str:
         scores = (f"{metric} {one.score:.4g} ({one.low:.4g} – {one.high:.4g})" for metric, one in self.scores.items())
@@ -223,22 +225,24 @@ class Run:
         *,
         source: str | Path | None = None,
         reference: str | Path | None = None,
+        columns: Mapping[str, str] | None = None,
         task: str | None = None,
         save: bool = False,
     ) -> list[EvaluationResult]:
         """Score the run on the test sets of its recipe, a file of `data`, or a pair of files; return the scores of each set.
 
-        A file of data has the columns of the recipe. `task` selects one task of a text-to-text run; `save` writes scores.json
-        into the run folder.
+        A file of data has the columns of the recipe; others are named by `columns`, with the keys text, text_pair and label.
+        `task` selects one task of a text-to-text run; `save` writes scores.json into the run folder.
         """
         from regard.run.evaluate import evaluate
 
         data, source, reference = (None if path is None else Path(path) for path in (data, source, reference))
-        return evaluate(self, data=data, source=source, reference=reference, task=task, save=save)
+        named = None if columns is None else StarterOptions(**cast(dict[str, Any], columns))
+        return evaluate(self, data=data, source=source, reference=reference, task=task, columns=named, save=save)
 
     def show(
         self,
-        text: "ImageInput",
+        text: "ImageInput | list[str] | None" = None,
         view: str | None = None,
         *,
         kind: str | None = None,
@@ -252,11 +256,12 @@ class Run:
 
         `view` is "matrix", "heads" (lines between tokens), "head-matrices" (all heads of a layer), "model" (all heads of all
         layers), "token" (one token over the layers), "entropy", "neurons" (q·k of one head, component by component), "steps"
-        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict) or "flow" (the text through
-        the model, step by step); by default the alignment of a translation or the regions of an
-        image where there are some, else a matrix. `kind` is "cross", "encoder" or "decoder"; `layer`, `head` and `token` are
-        counted from 1. A head may also be named as outputs name it ("cross-attention, layer 2, head 3"), or be the "aligner" or
-        "antecedent", the best on the validation set of an embedded world. With `scale="absolute"` colours end at weight 1.
+        (generation token by token), "beam" (the search tree), "lens" (what each layer would predict), "flow" (the text through
+        the model, step by step) or "search" (what each head attends to in several texts, by default the validation set);
+        without one, the alignment of a translation or the regions of an image where there are some, else a matrix. `kind` is
+        "cross", "encoder" or "decoder"; `layer`, `head` and `token` are counted from 1. A head may also be named as outputs name
+        it ("cross-attention, layer 2, head 3"), or be the "aligner" or "antecedent", the best on the validation set of an
+        embedded world. With `scale="absolute"` colours end at weight 1.
         """
         from regard.show.selection import ViewSelection
         from regard.show.views import BEST_HEADS, best_head_name, show_run

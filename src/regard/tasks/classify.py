@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
-from regard.scoring import accuracy, classification_scores, compare_accuracy
+from regard.scoring import Confusion, accuracy, classification_scores, compare_accuracy
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import (
@@ -103,7 +103,7 @@ def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
 def score_labels(
     recipe: Recipe, labels: Sequence[str], name: str, examples: LabelledTexts | ImageExamples, predicted: list[str]
 ) -> EvaluationResult:
-    """Return accuracy, F1 and Matthews correlation of predicted labels, with the most frequent label as baseline.
+    """Return accuracy, F1, Matthews correlation and confusion of predicted labels, with the most frequent label as baseline.
 
     F1 is that of the recipe's positive label, or of the second of two labels, or the mean over all.
     """
@@ -112,7 +112,8 @@ def score_labels(
     baseline = max(truth.count(label) for label in set(truth)) / len(examples)
     right = accuracy(exact_matches(predicted, truth))
     scores = {"accuracy": right, **classification_scores(predicted, truth, positive=positive)}
-    return EvaluationResult(name, examples, predicted, scores, notes=[f"baseline, the most frequent label: {baseline:.1%}"])
+    notes, confusion = [f"baseline, the most frequent label: {baseline:.1%}"], Confusion.count(truth, predicted, labels)
+    return EvaluationResult(name, examples, predicted, scores, notes=notes, confusion=confusion)
 
 
 CLASSIFY = Task(

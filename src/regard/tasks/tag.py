@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
@@ -19,12 +20,15 @@ from regard.errors import UserError
 from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
-from regard.scoring import compare_accuracy, grouped_accuracy
+from regard.scoring import Confusion, compare_accuracy, grouped_accuracy
 from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import tag_recipe
+
+NOT_TAGGED = "(too-long)"
+"""What stands for the tag of a word beyond `model.max_length`, which is counted as wrong."""
 
 
 class TagRecipe(Recipe):
@@ -104,22 +108,33 @@ class TagRun(Run):
         ]
         return TaggingRows(store, Ragged.from_rows(tags), special_tokens=self._special_tokens)
 
+    def _predictions(self, examples: TaggedSentences) -> list[list[str]]:
+        """Return a tag for each word, NOT_TAGGED beyond the words that the model takes."""
+        tagged = self.tag(examples.keys())
+        return [[*found.labels, *[NOT_TAGGED] * (len(tags) - len(found.labels))] for found, tags in zip(tagged, examples.tags)]
+
     def _correct(self, examples: TaggedSentences) -> list[tuple[int, int]]:
         """Return for each sentence the number of words tagged right, and of all words."""
-        tagged = self.tag(examples.keys())
-        return [(sum(a == b for a, b in zip(found.labels, tags)), len(tags)) for found, tags in zip(tagged, examples.tags)]
+        return count_correct(self._predictions(examples), examples.tags)
 
     def _validate(self, examples: TaggedSentences, rows: Rows) -> dict[str, float]:
         right = np.sum(self._correct(examples), axis=0)
         return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(right[0] / right[1])}
 
     def _score(self, name: str, examples: TaggedSentences) -> EvaluationResult:
-        outputs = [" ".join(found.labels) for found in self.tag(examples.keys())]
-        return EvaluationResult(name, examples, outputs, {"accuracy": grouped_accuracy(self._correct(examples))})
+        predicted, gold = self._predictions(examples), examples.tags
+        scores = {"accuracy": grouped_accuracy(count_correct(predicted, gold))}
+        confusion = Confusion.count(list(chain(*gold)), list(chain(*predicted)), self.labels)
+        return EvaluationResult(name, examples, [" ".join(tags) for tags in predicted], scores, confusion=confusion)
 
     def _compare(self, runs: "dict[str, TagRun]", examples: TaggedSentences) -> list[ComparisonRow]:
         """Compare whole sentences, since the words of one are not independent."""
         return compare_accuracy({name: [right == words for right, words in run._correct(examples)] for name, run in runs.items()})
+
+
+def count_correct(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+    """Return for each sentence the number of words tagged right, and of all words."""
+    return [(sum(a == b for a, b in zip(ours, tags)), len(tags)) for ours, tags in zip(predicted, gold)]
 
 
 def first_token_labels(word_ids: list[int], values: Sequence[int], where: str) -> list[int]:

@@ -18,6 +18,7 @@ from regard.errors import UserError
 from regard.files import atomic_write
 from regard.recipe import Model, Recipe, TaskData, TasksData, TransformerModel
 from regard.scoring import (
+    Confusion,
     Score,
     accuracy,
     classification_scores,
@@ -38,6 +39,8 @@ from regard.training.losses import sequence_log_probs
 
 MAIN_METRIC = {"translate": "bleu", "summarise": "rougel", "classify": "accuracy", "regress": "spearman"}
 """The validation metric of each kind of task."""
+NO_LABEL = "(other text)"
+"""What stands in the confusion matrix for outputs that are none of the labels."""
 
 
 class TextToTextRecipe(Recipe):
@@ -182,7 +185,12 @@ class TextToTextRun(TextToTextVerbs, Run):
     def _score(self, name: str, examples: Any) -> EvaluationResult:
         outputs = [found.text for found in self._best(examples.source)]
         scores, notes = self._task_scores(examples.task, outputs, examples.target)
-        return EvaluationResult(name, examples, outputs, {**scores, "perplexity": self._perplexity(examples)}, notes=notes)
+        scores["perplexity"], confusion = self._perplexity(examples), None
+        if self._task_data(examples.task).kind == "classify":
+            labels = self._as_written(self._labels[examples.task])
+            predicted = [text if text in labels else NO_LABEL for text in outputs]
+            confusion = Confusion.count(self._as_written(examples.target), predicted, labels)
+        return EvaluationResult(name, examples, outputs, scores, notes=notes, confusion=confusion)
 
     def _task_scores(
         self, name: str, outputs: Sequence[str], references: Sequence[str], *, samples: int = SAMPLES

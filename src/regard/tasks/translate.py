@@ -14,7 +14,7 @@ from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import SentencePairs
-from regard.decoding.batching import Sources, decode_all, num_workers, text_sources
+from regard.decoding.batching import Sources, decode_all, is_watched, num_workers, text_sources
 from regard.decoding.protocol import Hypothesis
 from regard.decoding.sampling import sample_index
 from regard.errors import UserError
@@ -150,7 +150,8 @@ def search_translations(
     samples = 1 if params.sampling is None else params.num_hypotheses  # a search finds several, sampling draws one
     rows = [(i, j, sample) for i, found in enumerate(parts) for j in range(len(found)) for sample in range(samples) if found[j]]
     sources, indices = [parts[i][j] for i, j, _ in rows], [sample_index(place + i, sample, j) for i, j, sample in rows]
-    engine = run._engine if params.sampling is None else None  # our sampling uses our random stream
+    own = params.sampling is not None or is_watched(run.model)  # our random stream; what only our model can show
+    engine = None if own else run._engine
     if engine is not None:
         hypotheses = engine.decode(sources, params, run.recipe.model.max_length)
     else:
@@ -239,6 +240,17 @@ def use_languages(run: Run, *, source: str | None = None, target: str | None = N
     set_languages(run.tokenizers, source, target)
 
 
+def use_engine(run: Run, engine: str = "auto", precision: str | None = None) -> None:
+    """Translate with our engine ("regard"), with "ctranslate2", or with the faster one if it is as good ("auto", measured once).
+
+    Sampling, and a model that is watched or edited, stay with ours. CTranslate2 has the weights of the folder: after changing
+    `run.model`, use "regard". `precision` is "fp32", "bf16" or "int8".
+    """
+    from regard.run import engines
+
+    engines.use_engine(run, engine, precision)
+
+
 def encode_pairs(run: Run, examples: SentencePairs, *, training: bool = False) -> Rows:
     """Tokenize sentence pairs."""
     source, target = (run._token_store(texts, tokenizer, training) for texts, tokenizer in zip(examples.texts(), run.tokenizers))
@@ -320,6 +332,7 @@ class TextToTextVerbs:
 
     translate = translate_texts
     use_languages = use_languages
+    use_engine = use_engine
     align = align_texts
     _align = iterate_alignments
     embed = embed_texts

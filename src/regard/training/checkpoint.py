@@ -95,7 +95,7 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, shards: Map
     files["state.json"] = json.dumps(checkpoint.state, indent=1).encode()
     hashes = {name: sha256(data) for name, data in files.items()} | {path.name: digest for path, digest in shards.items()}
     files[HASHES] = json.dumps(hashes, indent=1).encode()
-    path = folder / f"step-{step:08d}"
+    path = step_path(folder, step)
     with atomic_folder(path, sum(len(data) for data in files.values())) as temporary:
         for name, data in files.items():
             write_and_fsync(temporary / name, data)
@@ -175,6 +175,11 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
+def step_path(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of a step."""
+    return folder / f"step-{step:08d}"
+
+
 def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
@@ -184,7 +189,7 @@ def checkpoint_path(folder: Path, name: str) -> Path:
     match = re.fullmatch(r"(?:step-)?(\d+)", Path(name).name)
     if not match:
         raise UserError(f"--from {name}: give a step, such as 500 or step-00000500")
-    return folder / f"step-{int(match.group(1)):08d}"
+    return step_path(folder, int(match.group(1)))
 
 
 def latest_intact(folder: Path, max_step: int | None = None) -> tuple[Path | None, list[str]]:
@@ -212,7 +217,7 @@ def prune_checkpoints(
     """Delete all checkpoints but the newest one, the newest `keep` regular ones, and the protected steps."""
     paths = list_checkpoints(folder)
     regular = [path for path in paths if is_regular(checkpoint_step(path))]
-    kept = {*paths[-1:], *regular[-keep:], *(folder / f"step-{step:08d}" for step in protected)}
+    kept = {*paths[-1:], *regular[-keep:], *(step_path(folder, step) for step in protected)}
     for path in paths:
         if path not in kept:
             remove_folder(path)

@@ -5,6 +5,7 @@ eagerly (kernels are chosen, the optimizer allocates its state); then it is capt
 random numbers follow the generator's seed, as those of an eager step do.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,10 +42,13 @@ class CompiledObjective:
 
 
 class CudaGraphedStep:
-    """A step function that is replayed from a CUDA graph for every known batch shape. It must change everything in place."""
+    """A step function that is replayed from a CUDA graph for every known batch shape. It must change everything in place.
 
-    def __init__(self, function: StepFunction):
-        self.function = function
+    A step in which the host waits for the device cannot be captured: the last eager call of a shape finds out, and notes it.
+    """
+
+    def __init__(self, function: StepFunction, note: Callable[[str], None]):
+        self.function, self.note, self.capturable = function, note, True
         self.calls: Counter[tuple[object, ...]] = Counter()
         self.graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()
@@ -53,13 +57,28 @@ class CudaGraphedStep:
         shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _tensors(batches))
         if shape not in self.graphs:
             self.calls[shape] += 1
-            if self.calls[shape] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS:
+            if self.calls[shape] == WARMUP_CALLS and self.capturable:
+                return self.check_synchronisation(batches, count)
+            if self.calls[shape] <= WARMUP_CALLS or len(self.graphs) >= MAX_GRAPHS or not self.capturable:
                 return self.function(batches, count)
             self.graphs[shape] = self.capture(batches, count)
         graph, static_inputs, output = self.graphs[shape]
         for static, tensor in zip(static_inputs, [*_tensors(batches), count]):  # torch._foreach_copy_ needs one dtype for all
             static.copy_(tensor)
         graph.replay()
+        return output
+
+    def check_synchronisation(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
+        """Run a step eagerly, and see whether the host waits for the device in it."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            output = self.function(batches, count)
+            torch.cuda.set_sync_debug_mode(before)
+        if any("called a synchronizing CUDA operation" in str(warning.message) for warning in caught):
+            self.capturable = False
+            self.note("the host waits for the device in each step, which cannot be captured; training without CUDA graphs")
         return output
 
     def capture(self, batches: Sequence[Batch], count: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:

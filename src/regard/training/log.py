@@ -1,13 +1,13 @@
-"""Progress of a training run: log.jsonl and a progress line always, TensorBoard on request; and the meter behind them."""
+"""Progress of a training run: log.jsonl, a progress line, and the meter behind them."""
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,13 +16,10 @@ from torch import Tensor
 from regard import distributed
 from regard.files import disk_error
 from regard.progress import ProgressLine
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from regard.training.callbacks import Callback, LogValue
 
 SLOW_DATA_FRACTION = 0.01
 """The fraction of time spent waiting for batches from which the live line shows it."""
-LogValue = str | float | bool | None
 
 
 def note(text: str) -> None:
@@ -31,13 +28,11 @@ def note(text: str) -> None:
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-class Log:
+class Log(Callback):
     """Write JSON lines to `path`, and show progress on a terminal. Only rank 0 writes and prints."""
 
-    def __init__(self, path: Path, *, steps: int, board: Path | None = None):
+    def __init__(self, path: Path, *, steps: int):
         self.path, self.steps = path, steps
-        self.on_write: Callable[[dict[str, LogValue]], None] | None = None
-        """Is called with every record."""
         self.console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
         try:
             if distributed.is_main():
@@ -45,7 +40,6 @@ class Log:
             self.file = (path if distributed.is_main() else Path(os.devnull)).open("a", encoding="utf-8")
         except OSError as error:
             raise disk_error(path, 0, error) from None
-        self.board = _open_tensorboard(board) if board and distributed.is_main() else None
         self.progress = ProgressLine(steps, console=self.console)
 
     def __enter__(self) -> "Log":
@@ -56,45 +50,31 @@ class Log:
         self.progress.__exit__()
         with suppress(OSError):  # a full disk has been reported already
             self.file.close()
-        if self.board is not None:
-            self.board.close()
 
     def write(self, **values: LogValue) -> None:
-        """Append one JSON object, with the time; numbers also go to TensorBoard."""
+        """Append one JSON object, with the time."""
         line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
         try:
             self.file.write(line)
             self.file.flush()
         except OSError as error:
             raise disk_error(self.path, len(line), error) from None
-        if self.on_write is not None:
-            self.on_write(values)
-        if self.board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and name != "step":
-                    self.board.add_scalar(name, value, values.get("step", 0))
 
-    def log_step(self, step: int, reading: "MeterReading", learning_rate: float, **values: LogValue) -> None:
+    def on_step(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Write the loss and speed since the last call, and update the live line."""
-        waiting = reading.data_wait_fraction
-        self.write(
-            step=step,
-            loss=round(reading.loss, 5),
-            learning_rate=learning_rate,
-            tokens_per_second=round(reading.tokens_per_second),
-            data_wait_fraction=round(waiting, 4),
-            **values,
+        self.write(step=step, **values)
+        loss, rate, speed, waiting = (
+            float(values[name] or 0) for name in ("loss", "learning_rate", "tokens_per_second", "data_wait_fraction")
         )
         if not self.progress.done:
             self.progress.begin_at(step)
         slow = f"  waiting for data {waiting:.0%} of the time" if waiting > SLOW_DATA_FRACTION else ""
         self.progress.update(
             step,
-            f"step {step:,}/{self.steps:,}  loss {reading.loss:.3f}  "
-            f"{reading.tokens_per_second / 1000:.1f}k tokens/s  lr {learning_rate:.1e}{slow}",
+            f"step {step:,}/{self.steps:,}  loss {loss:.3f}  {speed / 1000:.1f}k tokens/s  lr {rate:.1e}{slow}",
         )
 
-    def log_evaluation(self, step: int, scores: dict[str, float], best: bool) -> None:
+    def on_evaluate(self, step: int, scores: Mapping[str, float], best: bool) -> None:
         """Write and print the scores of an evaluation; a star marks the best so far."""
         self.write(step=step, **scores, best=best)
         text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
@@ -128,15 +108,6 @@ def _drop_partial_line(path: Path) -> None:
     with suppress(FileNotFoundError), path.open("rb+") as file:
         data = file.read()
         file.truncate(data.rfind(b"\n") + 1)
-
-
-def _open_tensorboard(folder: Path) -> "SummaryWriter | None":
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        note("TensorBoard is not installed; log.jsonl has the same values (pip install 'regard[board]')")
-        return None
-    return SummaryWriter(str(folder))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,48 +18,31 @@ from regard.errors import Interrupted, UserError
 from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, average_weights
+from regard.training.callbacks import Callback, Callbacks
 from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, side_stream
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
 from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
 from regard.training.precision import choose_precision
 from regard.training.signals import SignalHandler, catch_signals
+from regard.training.speedups import capture_obstacle
+from regard.training.state import TrainState
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 MicroBatches = list[tuple[int, int, Batch]]
 """(epoch, index in the epoch, batch) of each micro-batch of a step."""
 MAX_NONFINITE_STEPS = 25
 """Non-finite steps in a row that end the run."""
+CALLBACK_FAILED = 1000
+"""Takes the place of a signal's number where a callback failed."""
 
 
-@dataclass
-class TrainState:
-    """The progress of a run: with the weights and the optimizer's state, all that resuming needs.
-
-    Random generators have no state to save: every step seeds them from (seed, step, rank).
-    """
-
-    step: int = 0
-    epoch: int = 0
-    index: int = 0
-    best: float | None = None
-    best_loss: float | None = None
-    """The validation loss of the best score: of equal scores, the one of the lower loss is better."""
-    best_step: int = 0
-    evaluations_since_best: int = 0
-    evaluated_step: int = 0
-    """The last evaluated step: an evaluation that a signal interrupted is repeated."""
-    nonfinite_steps: int = 0
-    nonfinite_in_a_row: int = 0
-    ema_step: int = 0
-    seconds: float = 0.0
-
-
-class Trainer:
-    """Train a model by a recipe's `[train]`; every rank has a trainer, and all run in step. `folder` holds the checkpoints.
+class TrainingLoop:
+    """Train a model by a recipe's `[train]`; every rank has a loop, and all run in step. `folder` holds the checkpoints.
 
     The best weights are those of the highest score of the first metric in `maximize` that `evaluate` returns; if it returns none
-    of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint.
+    of them, those of the lowest `valid_loss`. `inputs`, what training depends on, is recorded in every checkpoint. Speed-ups are
+    chosen before (training/speedups.py): here, `auto` is none.
     """
 
     def __init__(
@@ -75,14 +58,17 @@ class Trainer:
         evaluate: Evaluate,
         maximize: Sequence[str] = (),
         inputs: Mapping[str, object] = MappingProxyType({}),
+        callbacks: Sequence[Callback] = (),
     ):
         self.model, self.objective, self.batches, self.settings = model, objective, batches, settings
         self.seed, self.folder, self.log, self.evaluate, self.maximize = seed, folder, log, evaluate, maximize
-        self.inputs = inputs
+        self.inputs, self.callbacks = inputs, Callbacks([log, *callbacks])
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
-        self.loss: Objective = CompiledObjective(objective, batches.has_uniform_length()) if settings.compile else objective
+        self.loss: Objective = (
+            CompiledObjective(objective, batches.has_uniform_length()) if settings.compile is True else objective
+        )
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
         self.ema = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
         self.state = TrainState()
@@ -93,7 +79,7 @@ class Trainer:
         self.nonfinite_in_a_row = torch.zeros((), device=self.device)
         parameters = dict(model.named_parameters())
         self._buffers = [b for name, b in checkpoint.named_weights(model).items() if name not in parameters]  # of a batch norm
-        self.update: StepFunction = CudaGraphedStep(self._update) if self._uses_cuda_graphs() else self._update
+        self.update: StepFunction = CudaGraphedStep(self._update, log.note) if self._uses_cuda_graphs() else self._update
 
     def train(self) -> dict[str, Tensor]:
         """Train to the last step; return the final weights (on rank 0)."""
@@ -136,7 +122,14 @@ class Trainer:
         return bool(self.settings.patience) and self.state.evaluations_since_best >= self.settings.patience
 
     def _stop_if_signalled(self) -> None:
-        if number := distributed.all_reduce_max(self._signals.number or 0):  # a signal to any rank
+        """Stop after a signal to any rank, or a callback that failed on rank 0."""
+        failed = CALLBACK_FAILED if self.callbacks.error else 0
+        number = distributed.all_reduce_max(failed or self._signals.number or 0)
+        if number == CALLBACK_FAILED:
+            self.save()
+            self.log.note(f"a callback failed; the checkpoint of step {self.state.step:,} is written")
+            self.callbacks.raise_error()
+        if number:
             raise Interrupted(number)
 
     def step_batches(self, last_step: int | None = None) -> Iterator[MicroBatches]:
@@ -198,18 +191,11 @@ class Trainer:
 
     def _uses_cuda_graphs(self) -> bool:
         """Return whether steps are captured: not where the host takes part in them."""
-        if not self.settings.cuda_graphs or self.device.type != "cuda":
+        if self.settings.cuda_graphs is not True or self.device.type != "cuda":
             return False
-        reason = (
-            "several processes"
-            if self.parallelism.mode != "none"
-            else "a model with a step-dependent schedule"
-            if hasattr(self.model, "begin_step")
-            else None
-        )
-        if reason:
-            self.log.note(f"train.cuda_graphs: steps of {reason} cannot be captured; training without CUDA graphs")
-        return reason is None
+        if obstacle := capture_obstacle(self.model, self.parallelism.mode):
+            self.log.note(f"train.cuda_graphs: steps of {obstacle} cannot be captured; training without CUDA graphs")
+        return obstacle is None
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
@@ -219,9 +205,14 @@ class Trainer:
         self.state.seconds += reading.seconds
         learning_rate = settings.optimizer.learning_rate * learning_rate_factor(step, settings.steps, settings.schedule)
         skipped = int(self.nonfinite_steps.item())
-        self.log.log_step(
-            step, reading, learning_rate, epoch=self.state.epoch, **({"nonfinite_steps": skipped} if skipped else {})
-        )
+        values = {
+            "loss": round(reading.loss, 5),
+            "learning_rate": learning_rate,
+            "tokens_per_second": round(reading.tokens_per_second),
+            "data_wait_fraction": round(reading.data_wait_fraction, 4),
+            "epoch": self.state.epoch,
+        }
+        self.callbacks.on_step(step, {**values, "nonfinite_steps": skipped} if skipped else values)
 
     def _require_finite(self) -> None:
         state, number = self.state, int(self.nonfinite_in_a_row.item())
@@ -235,26 +226,28 @@ class Trainer:
     def _evaluate(self, meter: Meter) -> None:
         """Evaluate, with the averaged weights if there are any; save a checkpoint if the score is the best so far."""
         start = time.perf_counter()
-        if self.ema is not None:
-            self.ema.swap()
-        try:
+        with self._averaged_weights():
             model = self.parallelism.full_model().eval()
-            with distributed.interruptible(self._signals), torch.no_grad(), self._autocast():
-                scores = distributed.broadcast({name: float(score) for name, score in self.evaluate(model).items()})
-        finally:
-            if self.ema is not None:
-                self.ema.swap()
-        score = next((scores[name] for name in self.maximize if name in scores), -scores["valid_loss"])
-        state = self.state
-        state.evaluated_step = state.step
-        loss, best_loss = scores.get("valid_loss", 0.0), state.best_loss
-        is_best = state.best is None or score > state.best or (score == state.best and best_loss is not None and loss < best_loss)
-        state.evaluations_since_best = 0 if is_best else state.evaluations_since_best + 1
-        self.log.log_evaluation(state.step, scores, is_best)
+            with torch.no_grad(), self._autocast():
+                with distributed.interruptible(self._signals):
+                    scores = distributed.broadcast({name: float(score) for name, score in self.evaluate(model).items()})
+                is_best = self.state.update_best(scores, self.maximize)
+                self.callbacks.on_evaluate(self.state.step, scores, is_best)
         if is_best:
-            state.best, state.best_loss, state.best_step = score, loss, state.step
             self.save()
         meter.exclude(time.perf_counter() - start)
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Put the moving average in the place of the weights, where there is one."""
+        if self.ema is None:
+            yield
+            return
+        self.ema.swap()
+        try:
+            yield
+        finally:
+            self.ema.swap()
 
     def save(self) -> None:
         """Write a checkpoint of the current step, unless there is one, and delete old ones."""
@@ -271,6 +264,7 @@ class Trainer:
                 self.folder, max(settings.keep_checkpoints, settings.average_checkpoints), protected, self._is_regular
             )
         self._saved_step = state.step
+        self.callbacks.on_save(state.step, checkpoint.step_path(self.folder, state.step))
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return all tensors of a checkpoint, by file and name."""
@@ -309,7 +303,7 @@ class Trainer:
     def require_best(self) -> None:
         """Forget the best checkpoint if it is damaged or gone: the evaluations from here on find another."""
         state = self.state
-        best = self.folder / f"step-{state.best_step:08d}"
+        best = checkpoint.step_path(self.folder, state.best_step)
         if state.best is not None and distributed.broadcast(checkpoint.find_damage(best) if distributed.is_main() else None):
             self.log.note(
                 f"the best checkpoint so far, step {state.best_step:,}, is damaged or gone; the best from here on is kept instead"
@@ -324,7 +318,10 @@ class Trainer:
             steps = [step for step in known if step <= self.state.step and self._is_regular(step)][
                 -self.settings.average_checkpoints :
             ]
-        files = [checkpoint.load_checkpoint(self.folder / f"step-{step:08d}").tensors for step in steps or [self.state.best_step]]
+        files = [
+            checkpoint.load_checkpoint(checkpoint.step_path(self.folder, step)).tensors
+            for step in steps or [self.state.best_step]
+        ]
         return average_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in files])
 
 

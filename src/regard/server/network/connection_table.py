@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from itertools import chain
 from typing import Protocol
@@ -28,6 +29,27 @@ class TrackedConnection(Protocol):
 
     def is_stalled(self) -> bool:
         """Whether it waits for its client: to send a request, or to read a response."""
+
+
+class PendingConnection:
+    """A connection that is accepted and waits to be opened: its client has shown nothing yet."""
+
+    def __init__(self, accepted: socket.socket, peer: tuple[str, int]):
+        accepted.setblocking(False)
+        self.socket, self.address = accepted, str(peer[0])
+
+    @property
+    def is_open(self) -> bool:
+        return self.socket.fileno() >= 0
+
+    def abort(self) -> None:
+        self.socket.close()
+
+    def is_late(self, now: float) -> bool:
+        return False
+
+    def is_stalled(self) -> bool:
+        return True
 
 
 class ConnectionTable:

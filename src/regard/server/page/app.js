@@ -35,9 +35,16 @@ function showTabs(model, views, view) {
   const nodes = [...tabs.children], selected = views.indexOf(view);
   rovingTabindex(nodes);
   nodes.forEach((node, i) => { node.tabIndex = i === Math.max(0, selected) ? 0 : -1; });
-  nodes[selected]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  revealTab();
   panel.setAttribute("aria-labelledby", `tab-${view}`);
 }
+
+// Scroll the bar, where it is wider than the window, to the selected tab.
+function revealTab() {
+  const tab = tabs.querySelector("[aria-selected=true]"), left = tab ? tab.offsetLeft - tabs.offsetLeft : 0;
+  if (tab && (left < tabs.scrollLeft || left + tab.offsetWidth > tabs.scrollLeft + tabs.clientWidth)) tabs.scrollLeft = left - 40;
+}
+new ResizeObserver(revealTab).observe(tabs);
 
 // Show what the address names.
 async function show() {

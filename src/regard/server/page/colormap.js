@@ -12,6 +12,7 @@ const lookUp = weight => currentTables()[weight < 0 ? "negative" : "positive"][t
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 export const weightToRgb = weight => lookUp(weight).rgb;
+export const colourOf = weight => lookUp(weight);              // { rgb, text }, of a number from -1 to 1
 
 // Colour a node's background by a weight, keeping its text readable; without a weight, reset it.
 export function shade(node, weight) {

@@ -80,7 +80,7 @@ export function faithfulnessPanel(parent, { model, closed }) {
       element("p", { class: "target" }, "Explained: ", element("b", {}, target), rest ? ` in ${rest}` : "",
         `, ${scoreName} ${formatProbability(explanation.score)}.`,
         explanation.attention ? ` Attention here is that of ${explanation.attention}.` : ""),
-      element("p", { class: "believe" }, explanation.verdict),
+      element("p", { class: "believe" }, ...boldBeginning(explanation.verdict)),
       element("div", { class: "row" }, element("span", { class: "muted" }, "attribution method"), select), pieces, verdict,
       measureTable(explanation, showMethod),
       ...remarks.map(line => element("p", { class: "hint" }, line)), glossary(explanation));
@@ -104,6 +104,12 @@ export function faithfulnessPanel(parent, { model, closed }) {
     },
     showMessage(text) { measured = null; viewNote.replaceChildren(); running?.abort(); box.removeAttribute("aria-busy"); body.replaceChildren(element("p", { class: "muted" }, text)); },
   };
+}
+
+// The first clause in bold, up to its colon or full stop.
+function boldBeginning(text) {
+  const end = /[:.] /.exec(text)?.index ?? text.length;
+  return [element("b", {}, text.slice(0, end + 1)), text.slice(end + 1)];
 }
 
 function measureTable({ faithfulness, attributions, unit }, showMethod) {

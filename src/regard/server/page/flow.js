@@ -1,6 +1,8 @@
 // The flow view: one text through the model, stage by stage.
 import { post } from "./api.js";
+import { colourOf, paintOnThemeChange, seriesColour } from "./colormap.js";
 import { announce, element } from "./dom.js";
+import { paintScale } from "./drawing.js";
 import { drawFlow } from "./flow_diagram.js";
 import { createView, offerCopies } from "./view.js";
 
@@ -18,8 +20,9 @@ function open(panel, context) {
     const number = (name, most) => { const found = Number(state[name]) - 1; return found >= 0 && found < most ? found : undefined; };
     result.replaceChildren(box);
     const tokens = Math.max(...Object.values(data.sides).map(words => words.length));
-    drawFlow(box, data, { stage: number("stage", data.stages.length), head: number("head", data.heads), token: number("token", tokens),
+    const redraw = drawFlow(box, data, { colourOf, paintScale, headColour: i => seriesColour(i, data.heads), stage: number("stage", data.stages.length), head: number("head", data.heads), token: number("token", tokens),
       onchange: at => remember({ stage: String(at.stage + 1), head: String(at.head + 1), token: String(at.token + 1) }) });
+    paintOnThemeChange(box, redraw);
     announce(`${data.stages.length} stages; the arrow keys go through them.`);
   });
 }

@@ -59,8 +59,8 @@ export class Form {
   }
 
   // Add a text area; when it is empty, `read` fills in and returns the example.
-  text(label, { name = "text", example = "", rows = 2, hint } = {}) {
-    const field = element("textarea", { rows, placeholder: example, spellcheck: "false", autocapitalize: "off" });
+  text(label, { name = "text", example = "", placeholder = example, rows = 2, hint } = {}) {
+    const field = element("textarea", { rows, placeholder, spellcheck: "false", autocapitalize: "off" });
     this.fields.append(this.labelled(label, field, { hint }));
     this.bind(name, field);
     field.addEventListener("focus", () => { if (field.value === example) field.select(); });     // typing replaces an example

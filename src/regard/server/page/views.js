@@ -14,10 +14,11 @@ import { flow } from "./flow.js";
 import { generate } from "./generate.js";
 import { lens } from "./lens.js";
 import { match } from "./match.js";
+import { search } from "./search.js";
 import { tag } from "./tag.js";
 import { translate } from "./translate.js";
 import { whatif } from "./whatif.js";
 
-export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, whatif, lens, flow, embed };
+export const VIEWS = { translate, generate, fill, classify, tag, answer, caption, match, draw, attention, search, whatif, lens, flow, embed };
 
 export const viewsOf = (model, models) => Object.keys(VIEWS).filter(key => VIEWS[key].serves?.(model, models) ?? model.verbs.includes(key));

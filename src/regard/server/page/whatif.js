@@ -87,7 +87,7 @@ function summary(before, after) {
   return `${same ? "The same answer" : "Another answer"}${numbers}.`;
 }
 
-async function showSwitches(parent, model, text, { state, remember }, update, signal) {
+async function showSwitches(parent, model, text, { models, state, remember }, update, signal) {
   const kinds = model.attention_kinds, kind = kinds.includes(state.kind) ? state.kind : kinds[0];
   const body = element("div");
   const draw = async chosen => {
@@ -99,7 +99,7 @@ async function showSwitches(parent, model, text, { state, remember }, update, si
   const select = kinds.length ? element("select", { "aria-label": "kind of attention", onchange: () => { remember({ kind: select.value }); draw(select.value); } },
     ...kinds.map(name => element("option", { value: name }, name))) : null;
   if (select) select.value = kind;
-  parent.append(element("h2", {}, "Switch heads off"), element("p", { class: "hint" }, "Each head is shown with what it attends to. One that is off attends to "
+  parent.append(element("h2", {}, models.length > 1 ? `Switch heads of ${model.id} off` : "Switch heads off"), element("p", { class: "hint" }, "Each head is shown with what it attends to. One that is off attends to "
     + "nothing; only this page sees that."), select ? element("label", { class: "row" }, element("span", { class: "muted" }, "attention"), select) : "", body);
   await draw(kind);
 }

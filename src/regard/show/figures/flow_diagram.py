@@ -7,9 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from regard.show.figures import style
-from regard.show.figures.head_views import head_colours
-from regard.show.figures.html_pages import encode_bytes, read_css, script_page
+from regard.show.figures.html_pages import read_css, script_page
 from regard.show.figures.labels import label
 
 PanelKind = Literal["signed", "scores", "weights"]
@@ -126,9 +124,6 @@ def flow_data(flow: ModelFlow) -> dict[str, Any]:
         "ids": {name: list(ids) for name, ids in flow.ids.items()},
         "heads": flow.heads,
         "focus": dict(flow.focus),
-        "headColours": head_colours(flow.heads),
-        "signed": encode_bytes(np.round(style.diverging_colormap()(np.arange(255))[:, :3] * 255)),
-        "ramp": encode_bytes(np.round(style.sequential_colormap()(np.arange(256))[:, :3] * 255)),
         "stages": [stage_data(stage) for stage in flow.stages],
     }
 
@@ -179,5 +174,6 @@ def flow_page(flow: ModelFlow, *, title: str, stage: int = 0, head: int = 0, tok
         data,
         "flow_diagram.js",
         read_css("flow_diagram.css"),
-        start="drawFlow(stage, data, data.at);",
+        start="const colours = { colourOf, paintScale, headColour: i => headColour(i, data.heads, isDark()) };\n"
+        "repaint = drawFlow(stage, data, { ...data.at, ...colours });",
     )

@@ -1,4 +1,5 @@
-"""The attention matrix: queries (target words) down the side, keys (source words) along the top (Bahdanau et al. 2015, fig. 3).
+"""The attention matrix: queries (target words) down the side, keys (source words) along the top (Bahdanau et al. 2015, fig. 3);
+and the confusion matrix of labels.
 
 The colour scale ends at the largest weight shown, rounded up, and has a legend: attention to many tokens is small everywhere. If
 `absolute`, it ends at 1, so that figures can be compared by eye.
@@ -14,10 +15,13 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from regard.scoring import Confusion
 from regard.show.figures import style
 from regard.show.figures.labels import SHADES, label, terminal_width
 
 GAP, BAR = 0.09, 0.085  # inches: beside labels, width of the colour bar
+COUNTED_LABELS, MOST_LABELS = 14, 64
+"""Labels of a confusion matrix with counts in its cells, and of any that is drawn."""
 
 
 class CellSize(NamedTuple):
@@ -53,26 +57,61 @@ def attention_matrix(
     """Draw weights (T, S) in 0..1. `gold` links, (source, target) indices as in Pharaoh's "0-1", are outlined; `truth` is their
     name in the legend."""
     weights = check_weights(weights, (len(target), len(source)))
+    size, end = cell_size(max(weights.shape)), weight_scale(weights, absolute)
+    figure, axes = labelled_matrix(weights, source, target, size, end, title=title, legend=0.34 if gold is not None else 0)
+    if gold is not None:
+        outline_links(figure, axes, gold, truth, size)
+    return figure
+
+
+@style.house_style()
+def confusion_matrix(confusion: Confusion, *, title: str) -> Figure:
+    """Draw which fraction of each label (rows) is predicted as each label (columns); few labels with their counts in the cells,
+    of many those with most errors."""
+    kept = confusion.hardest(MOST_LABELS)
+    labels, counts, number = [confusion.labels[i] for i in kept], confusion.counts[np.ix_(kept, kept)], len(kept)
+    shares = counts / np.maximum(confusion.counts.sum(1)[kept, None], 1)
+    wide = style.text_widths([f"{counts.max():,}"], style.SMALL).max() + GAP
+    size = cell_size(number)
+    size = size._replace(cell=max(size.cell, wide)) if number <= COUNTED_LABELS else size
+    which = "" if number == len(confusion.labels) else f", the {number} of {len(confusion.labels):,} with most errors"
+    figure, axes = labelled_matrix(
+        shares, labels, labels, size, 1.0, title=f"{title}: labels (rows) as predicted (columns){which}", name="fraction"
+    )
+    if number <= COUNTED_LABELS:
+        for (row, col), count in np.ndenumerate(counts):
+            colour = style.theme().paper if shares[row, col] > 0.5 else style.theme().text
+            axes.text(col + 0.5, row + 0.5, f"{count:,}", ha="center", va="center", fontsize=style.SMALL, color=colour)
+    return figure
+
+
+def labelled_matrix(
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    size: CellSize,
+    end: float,
+    *,
+    title: str | None,
+    name: str = "attention weight",
+    legend: float = 0,
+) -> tuple[Figure, Axes]:
+    """Return a figure of weights (T, S) with words along both sides, a colour bar, and inches for a legend below."""
     rows, cols = weights.shape
-    size = cell_size(max(rows, cols))
     source, target = [label(word) for word in source], [label(word) for word in target]
     over, beyond = label_extent(source, size)
     left = style.MARGIN + style.text_widths(target, size.font).max() + GAP
     bar_height = float(np.clip(rows * size.cell, 1.15, 2.4))
     right = max(GAP * 2 + BAR + 0.62, beyond) + style.MARGIN
     width = max(left + cols * size.cell + right, 3.4)
-    legend = 0.34 if gold is not None else 0
     figure, title_bottom = style.titled_figure(title, width, over + max(rows * size.cell, bar_height) + legend)
     top = title_bottom + over
     axes = style.axes_at(figure, left, top, cols * size.cell, rows * size.cell)
-    end = weight_scale(weights, absolute)
     draw_cells(axes, weights, end)
     draw_grid(axes, weights.shape, (size.cell, size.cell))
     label_axes(axes, source, target, size)
-    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), end)
-    if gold is not None:
-        outline_links(figure, axes, gold, truth, size)
-    return figure
+    draw_colour_bar(style.axes_at(figure, left + cols * size.cell + 2 * GAP, top, BAR, bar_height), end, name)
+    return figure, axes
 
 
 @style.house_style()

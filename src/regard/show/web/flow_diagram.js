@@ -46,9 +46,10 @@ function panelScale(panel, view) {
   return (panel.kind === "scores" ? found.at(-1) : found[Math.floor(0.99 * (found.length - 1))]) || 1;  // a few components are huge
 }
 
-export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchange = () => {} } = {}) {
-  const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-  const [signed, ramp] = [bytes(data.signed), bytes(data.ramp)], stages = data.stages, last = stages.length - 1;
+// Draw the stages into a box. `colourOf(number from -1 to 1)` gives { rgb, text }, `headColour(i)` a CSS colour, both in the theme of the
+// page, `paintScale(canvas, colour)` a legend; `onchange` hears of every move. The returned function draws the stage again, in another theme or width.
+export function drawFlow(box, data, { stage = 0, head = 0, token = null, colourOf, headColour, paintScale, onchange = () => {} }) {
+  const stages = data.stages, last = stages.length - 1;
   const at = { stage: Math.min(stage, last), head, token: token ?? data.focus[stages[Math.min(stage, last)].panels[0].rows] };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let playing = null;
@@ -70,11 +71,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
   const count = flowNode("span", "flow-count", "", steps);
   const heads = flowNode("div", "flow-heads", "head ", bar);
   heads.setAttribute("role", "group"); heads.setAttribute("aria-label", "head");
-  const headButtons = data.headColours.map((colour, i) => {
-    const made = button(heads, String(i + 1), `head ${i + 1}`, () => { at.head = i; draw(false); });
-    made.style.setProperty("--head", colour);
-    return made;
-  });
+  const headButtons = Array.from({ length: data.heads }, (_, i) => button(heads, String(i + 1), `head ${i + 1}`, () => { at.head = i; draw(false); }));
   button(bar, "full screen", "full screen (f)", () => fullscreen(), "flow-full");
   const tokens = flowNode("div", "flow-tokens", undefined, box);
   const map = flowNode("nav", "flow-map", undefined, box);
@@ -121,7 +118,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     first.disabled = back.disabled = at.stage === 0;
     next.disabled = at.stage === last;
     heads.hidden = !one.panels.some(panel => panel.shape.length === 3);
-    headButtons.forEach((made, i) => made.setAttribute("aria-pressed", i === at.head));
+    headButtons.forEach((made, i) => { made.setAttribute("aria-pressed", i === at.head); made.style.setProperty("--head", headColour(i)); });
     mapButtons.forEach((made, i) => {
       if (i === at.stage) made.setAttribute("aria-current", "step"); else made.removeAttribute("aria-current");
       made.group.classList.toggle("open", made.group === mapButtons[at.stage].group);
@@ -171,12 +168,12 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
     if (animate) holder.style.animationDelay = `${index * 160}ms`; else holder.style.animation = "none";
     if (panel.operator) flowNode("span", "flow-operator", panel.operator, holder).style.height = `${view.rows * tall}px`;
     flowNode("b", "", panel.symbol, caption);
-    if (panel.shape.length === 3) { const mark = flowNode("i", "flow-mark", `head ${Math.min(at.head, panel.shape[0] - 1) + 1}`, caption); mark.style.setProperty("--head", data.headColours[at.head]); }
+    if (panel.shape.length === 3) { const mark = flowNode("i", "flow-mark", `head ${Math.min(at.head, panel.shape[0] - 1) + 1}`, caption); mark.style.setProperty("--head", headColour(at.head)); }
     flowNode("span", "", `${view.rows} × ${view.columns}`, caption);
     const sum = all.some(one => one.operator === "+");  // what is added is drawn on one scale
     const scale = sum ? Math.max(...all.map(one => panelScale(one, panelView(one, at.head)))) : panelScale(panel, view), legend = flowNode("div", `flow-legend ${panel.kind}`, undefined, holder);
     flowNode("span", "", panel.kind === "weights" ? "0" : flowNumber(-scale), legend);
-    flowNode("i", "", undefined, legend);
+    paintScale(flowNode("canvas", "", undefined, legend), t => colourOf(panel.kind === "weights" ? t : 2 * t - 1).rgb).setAttribute("aria-hidden", "true");
     flowNode("span", "", panel.kind === "weights" ? "1" : flowNumber(scale), legend);
     const body = flowNode("div", "flow-body", undefined, holder);
     if (hasLabels(panel, before)) {
@@ -224,21 +221,17 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
   }
 
   function paintCell(context, panel, value, scale, x, y, wide, tall) {
-    const gap = wide >= 12 ? 1 : 0;
-    let dark = false;
+    const gap = wide >= 12 ? 1 : 0, style = getComputedStyle(box);
     if (!isFinite(value)) {
-      context.fillStyle = "#e3e4e8"; context.fillRect(x, y, wide - gap, tall - gap);
-      context.strokeStyle = "#a9adb8"; context.lineWidth = 1; context.beginPath(); context.moveTo(x + 2, y + tall - 3); context.lineTo(x + wide - 3, y + 2); context.stroke();
+      context.fillStyle = style.getPropertyValue("--line"); context.fillRect(x, y, wide - gap, tall - gap);
+      context.strokeStyle = style.getPropertyValue("--soft"); context.lineWidth = 1; context.beginPath(); context.moveTo(x + 2, y + tall - 3); context.lineTo(x + wide - 3, y + 2); context.stroke();
       return;
     }
-    const weights = panel.kind === "weights";
-    const place = weights ? Math.round(255 * Math.max(0, Math.min(1, value))) : Math.round(127 + 127 * Math.max(-1, Math.min(1, value / scale)));
-    const colours = weights ? ramp : signed;
-    context.fillStyle = `rgb(${colours[3 * place]} ${colours[3 * place + 1]} ${colours[3 * place + 2]})`;
+    const colour = colourOf(Math.max(panel.kind === "weights" ? 0 : -1, Math.min(1, value / scale)));
+    context.fillStyle = `rgb(${colour.rgb.join(" ")})`;
     context.fillRect(x, y, wide - gap, tall - (tall >= 12 ? 1 : 0));
     if (wide < 32 || tall < 20) return;
-    dark = weights ? place > 130 : Math.abs(place - 127) > 88;
-    context.fillStyle = dark ? "#fff" : "#1d2330";
+    context.fillStyle = colour.text;
     context.font = `${Math.min(13, tall * 0.46)}px system-ui, sans-serif`; context.textAlign = "center"; context.textBaseline = "middle";
     context.fillText(flowNumber(value), x + (wide - 1) / 2, y + tall / 2);
   }
@@ -341,4 +334,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, onchang
   document.addEventListener("keydown", keys);
   flowNode("p", "flow-hint", "← → stages · ↑ ↓ tokens · page keys: layers · h: next head · space: play · f: full screen", box);
   draw(true);
+  let width = main.clientWidth;
+  new ResizeObserver(() => { if (main.isConnected && main.clientWidth !== width) { width = main.clientWidth; draw(false); } }).observe(box);
+  return () => draw(false);
 }

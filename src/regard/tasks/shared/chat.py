@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from regard.tokens.special_tokens import NO_TOKEN
 MAX_TEMPLATE_LENGTH = 100_000
 RENDER_SECONDS = 2.0
 """Time to render a conversation; a template that takes longer is one that never ends."""
+
+
+class TemplateBusy(UserError):
+    """The template takes too long, or is occupied with other conversations for too long."""
 
 
 def chat_template(run: Run) -> str | None:
@@ -42,7 +47,12 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
 def encode_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Tokenize a conversation, up to where the answer begins."""
-    return encode_rendered(run, render_conversation(run, messages))
+    return encode_rendered(run, start_rendering(run, messages).result())
+
+
+def start_rendering(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> Future[str]:
+    """Start to render a conversation when it is its turn; a future that is cancelled before that gives up its turn."""
+    return template_process(run.folder).thread.submit(render_conversation, run, messages)
 
 
 def render_conversation(run: LanguageRun, messages: Sequence[Mapping[str, str]]) -> str:
@@ -94,18 +104,14 @@ class TemplateProcess:
     """The process that renders a run's chat template: started when it is first needed, and again after it was killed or died."""
 
     def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "chat template")
+        """The thread that waits for the process: conversations take turns."""
         self._process: subprocess.Popen[str] | None = None
-        self._lock = threading.Lock()
 
     def render(self, template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> str:
         """Return the text of a conversation; kill the process if that takes too long."""
         request = {"template": template, "messages": [dict(message) for message in messages], "names": dict(names)}
-        if not self._lock.acquire(timeout=RENDER_SECONDS):
-            raise UserError("the chat template is busy with other conversations; try again")
-        try:
-            answer = self._ask(json.dumps(request))
-        finally:
-            self._lock.release()
+        answer = self._ask(json.dumps(request))
         if "error" in answer:
             raise UserError(f"the chat template does not take these messages ({printable(answer['error'])})")
         return answer["text"]
@@ -125,7 +131,7 @@ class TemplateProcess:
             timer.cancel()
         if not line.endswith("\n"):
             self._end()
-            return {"error": f"it takes more than {RENDER_SECONDS:g} seconds, or too much memory"}
+            raise TemplateBusy(f"the chat template takes more than {RENDER_SECONDS:g} seconds, or too much memory")
         answer: dict[str, str] = json.loads(line)
         return answer
 

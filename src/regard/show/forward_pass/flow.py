@@ -16,10 +16,17 @@ from regard.layers.universal import UniversalStack
 from regard.show.figures.architecture import architecture_figure
 from regard.show.figures.flow_diagram import Candidates, ModelFlow, Panel, Stage, flow_page, flow_text
 from regard.show.figures.labels import clean, shorten
-from regard.show.forward_trace import AttentionTrace, BlockCalls, ForwardTrace, StackTrace, SublayerTrace, trace_forward
+from regard.show.forward_pass.forward_trace import (
+    AttentionTrace,
+    BlockCalls,
+    ForwardTrace,
+    StackTrace,
+    SublayerTrace,
+    trace_forward,
+)
+from regard.show.forward_pass.lens import has_lens, lens_labels
+from regard.show.forward_pass.model_structure import describe_model
 from regard.show.inline import InlineFigure
-from regard.show.lens import has_lens, lens_labels
-from regard.show.model_structure import describe_model
 from regard.show.recording import ModelInputs, model_inputs
 from regard.show.selection import ViewSelection, pluralize
 from regard.show.token_choice import choose_token
