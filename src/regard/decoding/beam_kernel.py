@@ -106,7 +106,7 @@ if HAS_TRITON:
             left = left & (c != chosen)
             next_token, origin = pick(token, c, chosen), chosen // M
             if next_token == end:
-                here = (rank == N + r) & (r < N)
+                here = rank == N + r  # none from rank 2N on: a hypothesis must end among the N best
                 ended = tl.where(here, length_normalized(best, step + 1, alpha), ended)
                 ended_log_p, ended_origin = tl.where(here, best, ended_log_p), tl.where(here, origin, ended_origin)
                 ended_length = tl.where(here, step + 1, ended_length)
