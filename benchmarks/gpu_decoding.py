@@ -1,11 +1,11 @@
 """Decode on one GPU in bf16: regard with CUDA graphs, and `transformers`.
 
-    python benchmarks/gpu_decoding.py base|gpt2|bert|mixed [--rounds 5] [--rows 64] [--alone]
+    python benchmarks/gpu_decoding.py base|gpt2|bert|mixed [--rounds 5] [--rows 64] [--alone] [--profile]
 
 `base`: the base Transformer (vocabulary 32,000) generates 25 tokens for each of `rows` sentences of 25, beam 4. `gpt2`: GPT-2
 124M reads 128 tokens and generates 256, greedily; the peer uses a static cache. `bert`: BERT-base encodes `rows` texts of 512
 tokens, `mixed` texts of 32 to 512; the peer uses sdpa. Both sides have the same random weights; bf16 logits must agree within
-0.1. `--alone` leaves the peer out.
+0.1. `--alone` leaves the peer out; `--profile` also prints the kernels of one search, by their total time.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from harness import parse_args, report, require_close, time_alternating
+from harness import parse_args, print_kernels, report, require_close, time_alternating
 from peers import to_transformers
 
 from regard.decoding.beam import beam_search
@@ -102,7 +102,7 @@ def bert(rows: int, alone: bool, *, mixed: bool = False) -> tuple[Engines, str, 
 
 @torch.inference_mode()
 def main() -> None:
-    args = parse_args(__doc__, work=("base", "gpt2", "bert", "mixed"), rounds=5, rows=64, alone=False)
+    args = parse_args(__doc__, work=("base", "gpt2", "bert", "mixed"), rounds=5, rows=64, alone=False, profile=False)
     torch.manual_seed(1)
     engines, agreement, amount = {"base": base, "gpt2": gpt2, "bert": bert, "mixed": partial(bert, mixed=True)}[args.work](
         args.rows, args.alone
@@ -117,6 +117,8 @@ def main() -> None:
         against=["transformers"],
         agreement=agreement,
     )
+    if args.profile:
+        print_kernels(engines["regard"])
 
 
 if __name__ == "__main__":

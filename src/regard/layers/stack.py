@@ -13,9 +13,10 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
+from regard.hardware import runs_inference_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import build_norm
-from regard.layers.unpadding import is_observed, knows_lengths, run_without_padding
+from regard.layers.norm import add_and_norm, build_norm
+from regard.layers.unpadding import has_hooks, is_observed, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -96,10 +97,19 @@ class Stack(nn.Module):
     ) -> Tensor:
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
+        if states is None and runs_inference_kernels(x) and not has_hooks(self):
+            return self._stream(x, mask, options)
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
             x = block(x, mask=mask, **given)
-        return collect_state(states, self.norm(x))
+        return collect_state(states, add_and_norm(x, None, self.norm)[1])
+
+    def _stream(self, x: Tensor, mask: Mask, options: list[dict[str, Any]]) -> Tensor:
+        """Return the same, with each residual update added by the norm that follows it, in one kernel."""
+        update: Tensor | None = None
+        for block, given in zip(self.layers(), options):
+            x, update = block.stream(x, update, mask=mask, **given)
+        return add_and_norm(x, update, self.norm)[1]
 
     @property
     def sees_everything(self) -> bool:

@@ -39,4 +39,9 @@ def run_without_padding(run: Callable[[Tensor, Mask], Tensor], x: Tensor, mask: 
 
 def is_observed(module: nn.Module, x: Tensor) -> bool:
     """Return whether somebody sees the calls inside a module: by hooks, or by a mode such as that of `watch`."""
-    return has_torch_function((x,)) or any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    return has_torch_function((x,)) or has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether somebody watches a module or a part of it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
