@@ -89,11 +89,12 @@ def quartiles(values: Sequence[float], digits: int = 1) -> list[float]:
     return [round(low, digits), round(high, digits)]
 
 
-def require_close(ours: Any, theirs: Any, tolerance: float, what: str) -> str:
-    """Refuse tensors that differ by more than a tolerance; return a description of the difference."""
+def require_close(ours: Any, theirs: Any, tolerance: float, what: str, *, relative: bool = False) -> str:
+    """Refuse tensors that differ by more than a tolerance, in one entry or (`relative`) in norm; return a description."""
     if ours.shape != theirs.shape:
         raise MismatchError(f"{what}: shapes {tuple(ours.shape)} and {tuple(theirs.shape)}; no result")
-    difference = float((ours.float() - theirs.float()).abs().max())
+    error = ours.float() - theirs.float()
+    difference = float(error.norm() / theirs.float().norm() if relative else error.abs().max())
     if not difference <= tolerance:
         raise MismatchError(f"{what}: difference {difference:.2e}, more than {tolerance:.0e}; no result")
     return f"{what} within {difference:.1e}"

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -40,6 +42,17 @@ def choose_device(name: str = "auto") -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
     return torch.device("cpu")
+
+
+@contextmanager
+def cudnn_attention(enabled: bool) -> Iterator[None]:
+    """While the block runs, allow cuDNN's attention, the fastest where shapes recur, or leave it as it was."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled or before)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def runs_inference_kernels(x: Tensor) -> bool:

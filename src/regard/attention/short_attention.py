@@ -48,14 +48,17 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | 
     """Return `attend` under this mask: (B, H, T, K), (B, H, S, K), (B, H, S, K) -> (B, H, T, K)."""
     intervals = mask.intervals(q.size(2), k.size(2), q.device)
     assert intervals is not None
-    return _forward(q, k, v, intervals, q.size(-1) ** -0.5 if scale is None else scale)
+    direct = not torch.compiler.is_compiling() and not torch.is_grad_enabled()  # an operator of torch takes longer to call
+    return (_launch if direct else _forward)(q, k, v, intervals, q.size(-1) ** -0.5 if scale is None else scale)
 
 
-@torch.library.custom_op("regard::short_attention", mutates_args=())
-def _forward(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> Tensor:
+def _launch(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float) -> Tensor:
     out = _empty(q)
     forward_kernel[(q.size(1), q.size(0))](*_arguments(q, k, v, intervals, scale, out))
     return out
+
+
+_forward = torch.library.custom_op("regard::short_attention", _launch, mutates_args=())
 
 
 @torch.library.custom_op("regard::short_attention_backward", mutates_args=())

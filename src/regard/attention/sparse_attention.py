@@ -6,15 +6,11 @@ sequence into independent pieces, attend within each in a fused kernel, and put 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before torch 2.10
-    varlen_attn = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +23,11 @@ class PackedDocuments:
     max_length: int
     in_order: bool = True
     """Whether they follow each other in the order of their numbers, each in one piece."""
+
+    @cached_property
+    def int_offsets(self) -> Tensor:
+        """The offsets as kernels read them."""
+        return self.offsets.int()
 
     @property
     def pairs(self) -> int:
@@ -65,12 +66,12 @@ def attend_documents(
 ) -> Tensor:
     """Return `attend` under `Mask(documents=…)`, with each document in a row of its own, padded to the longest: (B, H, T, K),
     (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
-    if documents.in_order and _has_varlen_kernel(q, k, v, dropout):
-        offsets, longest = documents.offsets.int(), documents.max_length
+    if documents.in_order and _has_varlen_kernel(q, k, v):
         queries, keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·T, H, K) each
-        window = (-1, 0 if causal else -1)
-        mixed = varlen_attn(queries, keys, values, offsets, offsets, longest, longest, scale=scale, window_size=window)
-        assert isinstance(mixed, Tensor)
+        offsets, longest = documents.int_offsets, documents.max_length
+        mixed: Tensor = torch.ops.aten._flash_attention_forward(
+            queries, keys, values, offsets, offsets, longest, longest, dropout, causal, False, scale=scale
+        )[0]
         return mixed.unflatten(0, (q.size(0), q.size(2))).transpose(1, 2)
     number = len(documents.offsets) - 1
 
@@ -97,10 +98,10 @@ def attend_documents(
     return mixed.transpose(1, 2)[documents.index, documents.positions].transpose(1, 2)
 
 
-def _has_varlen_kernel(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
-    """Return whether the kernel of torch for documents of various lengths supports these; it computes no padding."""
-    sizes = q.size(1) == k.size(1) and q.size(3) == v.size(3) and q.size(3) % 8 == 0 and q.size(3) <= 256
-    return varlen_attn is not None and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and sizes and not dropout
+def _has_varlen_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether the kernel of torch for documents of various lengths (Dao 2023) supports these; it computes no padding."""
+    same_sizes = q.size(1) == k.size(1) and q.size(3) == v.size(3) <= 256 and q.size(3) % 8 == 0
+    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and same_sizes
 
 
 def local_block_size(window: int) -> int:

@@ -127,9 +127,9 @@ class KernelInputs:
         )
 
 
-def can_select(weights: Tensor, number: int) -> bool:
-    """Return whether `largest` supports these weights."""
-    return triton is not None and weights.is_cuda and weights.size(-1) <= MAX_KEYS and number <= weights.size(-1)
+def selects(device: torch.device, keys: int, signed: bool) -> bool:
+    """Return whether `largest` finds the largest weights of rows of so many keys."""
+    return triton is not None and device.type == "cuda" and keys <= MAX_KEYS and not signed
 
 
 def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
