@@ -2,11 +2,13 @@
 
 import io
 import re
+import shutil
+import sys
 
 import pytest
 from rich.console import Console
 
-from regard import progress
+from regard import cli, progress
 from regard.progress import ProgressLine, show_progress, track
 
 
@@ -56,3 +58,37 @@ def test_tracking_shows_nothing_unless_asked(clock, capsys):
     with show_progress("scoring test"):
         assert list(work()) == [1, 2, 3]
     assert capsys.readouterr().err.splitlines()[0] == "scoring test  1/6  17%  ETA 0:03:20"
+
+
+def test_a_total_counts_everything_that_is_tracked_inside(clock, capsys):
+    with show_progress("translating", 8):
+        for _ in range(2):
+            for _ in track([1, 3], 4, lambda size: size):
+                clock[0] += 40
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["1/8", "4/8", "5/8", "8/8"]
+    assert lines[1] == "translating  4/8  50%  ETA 0:01:20"
+
+
+@pytest.mark.parametrize("verb", ["translate", "world", "convert"])
+def test_commands_show_progress_in_a_pipe(verb, tiny_run, tmp_path, monkeypatch, capfd):
+    """A line every so often: here after every piece of work."""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    (tmp_path / "in.txt").write_text("The dog sleeps.\n\nA cat sees the dog.\n" * 3, encoding="utf-8")
+    shutil.copytree(tiny_run.folder, tmp_path / "tiny")
+    arguments = {
+        "translate": ["translate", tiny_run.folder, "--device", "cpu", "--greedy"],
+        "world": ["world", "bilingual", "--number", 30, "--out", tmp_path / "world"],
+        "convert": ["convert", tmp_path / "tiny", tmp_path / "hf", "--verify", "--device", "cpu"],
+    }[verb]
+    shown = {"translate": "translating  ", "world": "writing sentences  30/30", "convert": "converting tiny  "}[verb]
+    monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
+    with (tmp_path / "in.txt").open(encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert not end.value.code
+    output = capfd.readouterr()
+    assert shown in output.err and "ETA" in output.err and shown not in output.out
+    if verb == "translate":
+        assert "6/9  67%" in output.err and len(output.out.splitlines()) == 9  # empty lines are not decoded

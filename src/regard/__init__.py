@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from regard.run.train import train
     from regard.run.trainer import Trainer
     from regard.show import show
+    from regard.studies.lr_finder import lr_find
     from regard.tasks.base import Run
     from regard.training.callbacks import Callback
 
@@ -47,6 +48,7 @@ _MODULES = {
     "explain": "regard.explain",
     "key_value_attention": "regard.attention.core",
     "load": "regard.run.load",
+    "lr_find": "regard.studies.lr_finder",
     "self_attention": "regard.attention.core",
     "show": "regard.show",
     "train": "regard.run.train",
@@ -73,6 +75,7 @@ __all__ = [
     "explain",
     "key_value_attention",
     "load",
+    "lr_find",
     "self_attention",
     "show",
     "train",

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -77,6 +77,8 @@ class _Shown:
     """What is shown now: the name of the work, and whether a line shows it already."""
 
     text: str | None = None
+    line: ProgressLine | None = None
+    """One line for everything that is tracked; without it, everything has its own."""
     busy: bool = False
 
 
@@ -84,13 +86,15 @@ _shown = _Shown()
 
 
 @contextmanager
-def show_progress(text: str, *, enabled: bool = True) -> Iterator[None]:
-    """Show the progress of everything that is tracked inside, under this name."""
-    before, _shown.text = _shown.text, text if enabled else None
-    try:
-        yield
-    finally:
-        _shown.text = before
+def show_progress(text: str, total: int | None = None, *, enabled: bool = True) -> Iterator[None]:
+    """Show the progress of everything that is tracked inside, under this name; with a `total`, that of all of it together."""
+    before = _shown.text, _shown.line
+    with nullcontext() if total is None or not enabled else ProgressLine(total, text) as line:
+        _shown.text, _shown.line = text if enabled else None, line
+        try:
+            yield
+        finally:
+            _shown.text, _shown.line = before
 
 
 def track(items: Iterable[Item], total: int, size: Callable[[Item], int] = lambda _: 1) -> Iterator[Item]:
@@ -100,7 +104,7 @@ def track(items: Iterable[Item], total: int, size: Callable[[Item], int] = lambd
         return
     _shown.busy = True
     try:
-        with ProgressLine(total, _shown.text) as line:
+        with ProgressLine(total, _shown.text) if _shown.line is None else nullcontext(_shown.line) as line:
             for item in items:
                 yield item
                 line.advance(size(item))

@@ -213,7 +213,6 @@ UNSUPPORTED = [
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
     ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
     ("classify", dict(BERT, convolution=3), "model.convolution = 3"),
-    ("translate", {"kind": "recurrent", "width": 24}, "a recurrent model for the task translate has no Hugging Face family"),
 ]
 
 
@@ -224,6 +223,20 @@ def test_unsupported_model_is_reported_in_one_line(tmp_path, task, model, messag
         convert(tmp_path / "run", tmp_path / "hf", device="cpu")
     assert message in str(error.value) and "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+@pytest.mark.parametrize(
+    "task, model", [("translate", {"attention": "additive"}), ("language", {}), ("tag", {"attention": "dot"})]
+)
+def test_recurrent_models_are_exported_with_our_code(tmp_path, task, model, make_run, capsys):
+    run = make_run(tmp_path / "run", task, {"kind": "recurrent", "width": 24, **model})
+    proof = convert(tmp_path / "run", tmp_path / "hf", verify=True, device="cpu")
+    assert proof.passed and proof.logits < 1e-6 and "trust_remote_code=True" in capsys.readouterr().err
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf", trust_remote_code=True)
+    with torch.no_grad():
+        next(theirs.parameters()).add_(1.0)  # the proof can fail
+    assert not torch.equal(next(theirs.parameters()), next(run.model.parameters()))
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf").get_vocab() == run.tokenizers[0].library.get_vocab()
 
 
 def test_two_vocabularies_cannot_be_exported(tmp_path, make_run):

@@ -39,13 +39,37 @@ def test_models_list_their_verbs_and_inputs(client, runs):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"beam": 1}, {"beam": 3, "number": 2}, {"temperature": 1.5, "seed": 4}, {"max_tokens": 4}]
+    "options",
+    [
+        {},
+        {"beam": 1},
+        {"beam": 3, "number": 2},
+        {"temperature": 1.5, "seed": 4},
+        {"temperature": 1.5, "number": 3},
+        {"max_tokens": 4},
+    ],
 )
 def test_translate_equals_the_runs_translations(client, runs, options):
     response = post(client, "translate", text=TEXTS, **options)
-    for found, expected in zip(response["results"], runs["en-de"].translate(TEXTS, **{"number": 1, **options})):
+    for text, found, expected in zip(
+        TEXTS, response["results"], runs["en-de"].translate(TEXTS, **{"number": 1, **options}), strict=True
+    ):
         assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
+        assert len(expected) == (options.get("number", 1) if text else 1)
         assert found["score"] == pytest.approx(expected[0].score, abs=1e-4)
+
+
+def test_samples_of_a_caption_equal_the_runs(client, runs, image, encode_image):
+    options = {"temperature": 1.5, "number": 3, "seed": 2}
+    (found,) = post(client, "caption", image=encode_image(image), **options)["results"]
+    expected = runs["caption"].caption(image, **options)
+    assert [found["text"], *(one["text"] for one in found["alternatives"])] == [one.text for one in expected]
+    assert len({one.text for one in expected}) > 1
+
+
+def test_more_samples_than_texts_are_allowed_are_refused(client):
+    response = client.post("/v1/translate", json={"text": TEXTS[:1] * 64, "temperature": 1.0, "number": 8})
+    assert response.status_code == 422 and "samples are more than" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}, {"temperature": 1.5, "seed": 4}])

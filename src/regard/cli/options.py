@@ -161,8 +161,11 @@ def with_task_prefix(opened: Any, texts: list[str], task: str | None) -> list[st
     return texts if task is None else opened._prefixed(texts, task)
 
 
-def read_batches(texts: list[str] | None, size: int = 2000, *, paths: bool = False) -> Iterator[list[str]]:
-    """Yield the given texts at once, or standard input in batches, so that a long file streams through.
+def read_batches(
+    texts: list[str] | None, size: int = 2000, *, paths: bool = False, doing: str = "reading"
+) -> Iterator[list[str]]:
+    """Yield the given texts at once, or standard input in batches, so that a long file streams through. Progress through a file
+    is shown if the results go to another one; `doing` is its name.
 
     From a pipe or a terminal, a batch is the lines that have arrived: a program that writes one and waits is answered. What is
     printed so far is flushed before more is read. The name of a file is refused as a text, unless the verb reads `paths`.
@@ -177,15 +180,28 @@ def read_batches(texts: list[str] | None, size: int = 2000, *, paths: bool = Fal
         return
     if sys.stdin is None:
         raise UserError("standard input is closed; give the texts as arguments")
+    from regard.progress import show_progress
+
     batch: list[str] = []
-    for lines in _arriving_lines():
-        batch += lines
-        while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
-            yield batch[:size]
-            batch = batch[size:]
-            sys.stdout.flush()
-    if batch:
-        yield batch
+    total = _count_lines(cast(BufferedIOBase, sys.stdin.buffer)) if _is_regular_file(sys.stdin) else None
+    with show_progress(doing, total, enabled=total is not None and not sys.stdout.isatty()):
+        for lines in _arriving_lines():
+            batch += lines
+            while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
+                yield batch[:size]
+                batch = batch[size:]
+                sys.stdout.flush()
+        if batch:
+            yield batch
+
+
+def _count_lines(file: BufferedIOBase) -> int:
+    """Return the lines of a file that are left to read, without reading on."""
+    here, number = file.tell(), 0
+    while chunk := file.read(READ_BYTES):
+        number += chunk.count(b"\n")
+    file.seek(here)
+    return max(1, number)
 
 
 def _is_regular_file(file: IO[str]) -> bool:

@@ -111,9 +111,11 @@ def convert(
 
     With --verify, check that the outputs are the same there.
     """
+    from regard.progress import show_progress
     from regard.run.convert import convert as write
 
-    proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
+    with show_progress(f"converting {source.name}"):
+        proof = write(source, out, to=to, verify=verify, allow_pickle=allow_pickle, device=device)
     print_item(as_json, f"wrote {out}", folder=str(out), **(proof.to_json() if proof else {}))
     if proof is None:
         return

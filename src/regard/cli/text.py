@@ -75,7 +75,7 @@ def translate(
 
     require_names(engine, precision)
     opened, place = load_for("translate", run, device, task, languages=(source_language, target_language)), 0
-    for lines in distributed.broadcast_each(read_batches(texts)):
+    for lines in distributed.broadcast_each(read_batches(texts, doing="translating")):
         if not place:
             use_engine(opened, "regard" if temperature else engine, precision, characters=sum(map(len, lines)))
         translations = opened.translate(

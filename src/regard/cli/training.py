@@ -1,4 +1,4 @@
-"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, sweep, ladder."""
+"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, ladder."""
 
 import json
 import sys
@@ -95,7 +95,7 @@ def new(
     """
     from regard.plan.budget import fit_to_budget
     from regard.tasks import starter_recipe
-    from regard.tasks.starters.data_files import finetuning_recipe
+    from regard.tasks.shared.init_from import finetuning_starter
     from regard.tasks.starters.image_starters import image_classification_recipe
     from regard.tasks.starters.starter import StarterOptions
 
@@ -107,8 +107,7 @@ def new(
     for line in starter.understood:
         print(line, file=sys.stderr)
     if init_from is not None:
-        print(finetuning_recipe(starter.to_toml(), init_from), end="")
-        return
+        starter = finetuning_starter(starter, init_from)
     fitted = fit_to_budget(starter, minutes, device)
     for line in fitted.notes:
         print(line, file=sys.stderr)
@@ -128,6 +127,8 @@ def world(
 
     bilingual: sentences, word alignments and antecedents; shapes: images, captions, boxes and labels.
     """
+    from regard.progress import show_progress
+
     if kind not in ("bilingual", "shapes"):
         raise UserError(f"no world {kind!r}; choose from: bilingual, shapes")
     if kind == "bilingual":
@@ -135,9 +136,9 @@ def world(
 
         if size is not None:
             raise UserError(f"--size {size}: the bilingual world has no images; leave it out")
-        bilingual.write(out, number, seed, 3 if level is None else level)
+        with show_progress("writing sentences"):
+            bilingual.write(out, number, seed, 3 if level is None else level)
     else:
-        from regard.progress import show_progress
         from regard.worlds import shapes
 
         if level is not None:
@@ -219,6 +220,15 @@ def evaluate(
     source: Source = None,
     reference: Reference = None,
     gold: Gold = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Score translations by one more metric: chrf++, comet, or comet:MODEL with a name on the hub or a checkpoint "
+            "file; may be repeated.",
+        ),
+    ] = None,
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
@@ -252,6 +262,7 @@ def evaluate(
         task=task,
         gold=gold,
         columns=StarterOptions(text, text_pair, label) if text or text_pair or label else None,
+        metrics=metrics or [],
         save=opened._huggingface is None,
     )
     write_card(opened)
@@ -295,44 +306,6 @@ def compare(
             for row in rows
         ]
         print_table(name, ["system", "metric", "score", "±", "p"], cells)
-
-
-@app.command()
-def sweep(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe file.")],
-    grid: Annotated[
-        list[str],
-        typer.Option("--set", metavar="SETTING=VALUE,VALUE...", help="Values of a setting; all combinations are trained."),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the runs; an interrupted sweep resumes.")] = Path("runs/sweep"),
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Train a recipe with every combination of some settings.
-
-    Runs with several seeds (--set seed=1,2,3) are summarised by mean and standard deviation, and compared with the best setting
-    by paired t-tests over the seeds. All GPUs of the machine are used, one run each.
-    """
-    from regard.studies.sweep import run_sweep
-
-    result = run_sweep(recipe, out, grid, device=device)
-    if as_json:
-        print_json(**result.to_json())
-        return
-    metrics = list(result.settings[0].scores)
-    rows = [
-        [
-            ", ".join(f"{name}={value}" for name, value in one.setting) or "as in the recipe",
-            *(str(scores) for scores in one.scores.values()),
-            *(("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}") for p in list(result.p_values(one).values())[-1:]),
-        ]
-        for one in result.settings
-    ]
-    print_table(
-        f"{out}: mean ± standard deviation over seeds, the best by {metrics[0]} first",
-        ["setting", *metrics, f"p ({metrics[-1]})"],
-        rows,
-    )
 
 
 @app.command()

@@ -8,7 +8,8 @@ with whatever else is running. Both give the same outputs.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from regard import distributed
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.protocol import Decodable, Hypothesis, require_output
-from regard.decoding.sampling import ChooseToken, SamplingParams, greedy
+from regard.decoding.sampling import ChooseToken, SamplingParams, greedy, sample_index
 from regard.progress import track
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
 
@@ -29,7 +30,7 @@ LENGTH_MULTIPLE = 8
 
 @dataclass(frozen=True)
 class SearchParams:
-    """How the best outputs of a source are found: by beam search, greedily with `beam` = 1, or by sampling one."""
+    """How the best outputs of a source are found: by beam search, greedily with `beam` = 1, or by sampling."""
 
     beam: int = 1
     length_penalty: float = 0.0
@@ -40,12 +41,17 @@ class SearchParams:
     batch_tokens: int = 8192
     """Source positions times hypotheses decoded together."""
     sampling: SamplingParams | None = None
-    """If given, one output is sampled and `beam` only limits the batch."""
+    """If given, outputs are sampled and `beam` only limits the batch."""
 
     @property
     def width(self) -> int:
         """Hypotheses kept per source."""
         return self.beam if self.sampling is None else 1
+
+    @property
+    def samples(self) -> int:
+        """How many times each source is decoded: a search finds several outputs, sampling draws one."""
+        return 1 if self.sampling is None else self.num_hypotheses
 
     def chooser(self, sequence_ids: np.ndarray) -> ChooseToken:
         return greedy if self.sampling is None else self.sampling.chooser(sequence_ids)
@@ -65,6 +71,24 @@ class Sources:
     """Return the tokens (B, L) that their outputs continue, if any."""
     sequence_ids: Sequence[int] | None = None
     """What seeds the sampling of each; by default its index."""
+
+
+def repeat_sources(sources: Sources, times: int) -> Sources:
+    """Return each source several times in a row, to be sampled from."""
+
+    def originals(indices: Sequence[int]) -> list[int]:
+        return [i // times for i in indices]
+
+    rows = [(i, sample) for i in range(len(sources.lengths)) for sample in range(times)]
+    ids = range(len(sources.lengths)) if sources.sequence_ids is None else sources.sequence_ids
+    prefix = sources.prefix
+    return Sources(
+        [sources.lengths[i] for i, _ in rows],
+        [sources.limits[i] for i, _ in rows],
+        lambda indices: sources.collate(originals(indices)),
+        None if prefix is None else lambda indices: prefix(originals(indices)),
+        [sample_index(ids[i], sample) for i, sample in rows],
+    )
 
 
 def text_sources(
@@ -132,10 +156,20 @@ def decode_all(
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS,
     workers: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of each source, best first.
+    """Return the best hypotheses of each source, best first, or its samples.
 
     Outputs depend neither on the batches nor on the number of workers. Ranks share the batches and exchange the results.
     """
+    if params.samples > 1:
+        found = decode_all(
+            model,
+            repeat_sources(sources, params.samples),
+            replace(params, num_hypotheses=1),
+            device=device,
+            special_tokens=special_tokens,
+            workers=workers,
+        )
+        return [list(chain(*found[start : start + params.samples])) for start in range(0, len(found), params.samples)]
     results: list[Any] = [None] * len(sources.lengths)
 
     def decode_batch(indices: list[int]) -> None:

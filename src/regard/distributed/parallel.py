@@ -9,6 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -158,16 +159,17 @@ def to_local(x: Tensor) -> Tensor:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """Shard a full tensor, which every rank has, as another tensor is sharded; nothing is sent."""
+    """Shard a full tensor, which every rank has, as another tensor is sharded; nothing is sent, but before torch 2.7."""
     if not is_sharded(like) or not full.dim():
         return full.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 
+    local = {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
     return distribute_tensor(
         full.to(like.device),
         like.device_mesh,  # type: ignore[attr-defined]
         like.placements,  # type: ignore[attr-defined]
-        src_data_rank=None,
+        **local,
     )
 
 

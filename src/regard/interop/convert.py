@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UnsupportedModel, UserError
-from regard.files import atomic_folder, require_new_folder
+from regard.files import atomic_folder, require_new_folder, require_plain_folder
 from regard.interop.config import ConfigFile, integer
 from regard.interop.equivalent import ExportedForm, equivalent_forms
 from regard.interop.families import FAMILIES
@@ -90,6 +90,7 @@ def is_huggingface_folder(folder: Path) -> bool:
 def open_huggingface_folder(path: str | Path, *, allow_pickle: bool = False) -> HuggingFaceFolder:
     """Read and check everything in a folder but its weights."""
     folder = Path(path)
+    require_plain_folder(folder)
     config = open_config(folder)
     family, name = identify_architecture(config)
     architecture = family.architectures[name]
@@ -187,19 +188,33 @@ def find_form(task: str, forms: Iterable[ExportedForm]) -> tuple[ExportedForm, M
     return first, *find_family(task, first.settings)
 
 
+def candidates_for(task: str, kind: object) -> list[tuple[ModelFamily, str]]:
+    """Return the families and architectures for models of a kind and a task."""
+    return [
+        (family, name)
+        for family in FAMILIES.values()
+        for name, architecture in family.architectures.items()
+        if architecture.task == task and kind == family.constant["kind"] and not lacks_head(architecture)
+    ]
+
+
 def closest_family(task: str, settings: FlatSettings) -> tuple[ModelFamily, str, list[str]]:
     """Return the family and architecture that can express most of our settings, and those that it cannot."""
     candidates = [
-        (family, name, family.unsupported(settings, architecture))
-        for family in FAMILIES.values()
-        for name, architecture in family.architectures.items()
-        if architecture.task == task and settings.get("kind") == family.constant["kind"] and not lacks_head(architecture)
+        (family, name, family.unsupported(settings, family.architectures[name]))
+        for family, name in candidates_for(task, settings.get("kind"))
     ]
     if not candidates:
         raise UserError(
             f"a {settings.get('kind')} model for the task {task} has no Hugging Face family; regard writes {', '.join(FAMILIES)}"
         )
     return min(candidates, key=lambda candidate: len(candidate[2]))
+
+
+def has_family(run: "Run") -> bool:
+    """Whether a family has models of this kind for this task, whatever their settings."""
+    task = EXPORTED_AS.get(run.recipe.task, run.recipe.task)
+    return run._huggingface is not None or bool(candidates_for(task, run.recipe.model.kind))
 
 
 def lacks_head(architecture: Architecture) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.interop.family_rules import Architecture, FlatSettings, ModelFamily, TensorRule
 from regard.interop.weight_files import TensorFiles
+from regard.progress import track
 
 TENSORFLOW_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 """What the first checkpoints, converted from TensorFlow, call a norm's parameters."""
@@ -63,7 +64,8 @@ class TensorMapper:
         surplus = self._surplus_names({theirs for _, theirs in used.values()})
         unmapped = UnmappedTensors({name: self._load(name) for name in surplus})
         weights = {}
-        for ours, (rule, theirs) in used.items():
+        total = sum(expected[ours].numel() for ours in used)
+        for ours, (rule, theirs) in track(used.items(), total, lambda item: expected[item[0]].numel()):
             tensor = self._load(theirs)
             unmapped.dtypes[theirs] = tensor.dtype
             if rule.skip_rows:
@@ -153,7 +155,7 @@ def to_huggingface_tensors(
 ) -> dict[str, Tensor]:
     """Return their tensors by their names, from our weights and what was left when the folder was read."""
     chunks: dict[str, list[tuple[TensorRule, Tensor]]] = {}
-    for ours, tensor in weights.items():
+    for ours, tensor in track(weights.items(), sum(map(Tensor.numel, weights.values())), lambda weight: weight[1].numel()):
         if not ours.startswith(architecture.omitted):
             rule, theirs = family.find_rule(ours, settings, architecture)
             chunks.setdefault(theirs, []).append((rule, tensor.detach().cpu()))

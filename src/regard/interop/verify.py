@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.progress import track
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 TOLERANCE = 1e-4
@@ -163,8 +164,9 @@ def run_transformers(folder: Path, inputs: ParityInputs, *, generates: bool, enc
         logits = outputs["hidden_states"][-1]
     found = ParityOutputs(logits, *states_and_attention(outputs))
     if generates:
-        found.greedy = [generate_ids(model, prompt, inputs, 1) for prompt in inputs.prompts]
-        found.beam = [generate_ids(model, prompt, inputs, inputs.beam) for prompt in inputs.prompts]
+        for prompt in track(inputs.prompts, len(inputs.prompts)):
+            found.greedy.append(generate_ids(model, prompt, inputs, 1))
+            found.beam.append(generate_ids(model, prompt, inputs, inputs.beam))
     return found
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from regard.plan.planner import plan_recipe
 from regard.plan.step_time import measure_step
-from regard.tasks import parse_recipe
+from regard.tasks import parse_initial
 from regard.tasks.starters.starter import Starter
 
 TRAINING_FRACTION = 0.85
@@ -47,8 +47,8 @@ def fit_to_budget(starter: Starter, minutes: float, device: str = "auto") -> Fit
 
 def _step_seconds(starter: Starter, size: int, device: str) -> tuple[float, str]:
     """Return the seconds of a step of one size, and the name of this machine."""
-    recipe = parse_recipe(starter.to_toml(size))
-    vocabulary = recipe.tokens.size if recipe.tokens is not None else 0
+    recipe = parse_initial(starter.to_toml(size))
+    vocabulary = starter.vocabulary or (recipe.tokens.size if recipe.tokens is not None else 0)
     planned = plan_recipe("starter", recipe, (vocabulary, vocabulary), starter.lengths)
     measured = measure_step(planned, device, max_step_seconds=MAX_STEP_SECONDS)
     machine = measured.devices[0]

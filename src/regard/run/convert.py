@@ -17,7 +17,7 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
-from regard.interop.convert import open_huggingface_folder, write_huggingface_folder
+from regard.interop.convert import has_family, open_huggingface_folder, write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
 from regard.interop.equivalent import sines_first_order
 from regard.interop.peft import write_peft_adapter
@@ -30,14 +30,19 @@ from regard.interop.verify import (
     run_transformers,
 )
 from regard.layers.stack import Stack
+from regard.progress import track
 from regard.run.card import card, conversion_section, write_card
 from regard.run.export import export
 from regard.run.load import HUB_NAME, RUN_FILES, load_native
 from regard.tasks.base import Run
+from regard.tasks.shared.remote_code import MODELING_FILE, verify_remote_code, write_remote_code_folder
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights
+from regard.training.log import note
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
+VERIFIED_TOKENS = 24
+"""Length of the texts that a verification generates."""
 MAX_CARD_BYTES = 2**20
 FORMATS = ("hf", "ctranslate2", "onnx", "peft")
 
@@ -52,7 +57,12 @@ def convert(
         write_packaged_weights(Path(out), verify)
         return None
     run = load_native(source, device=device, allow_pickle=allow_pickle)
-    if to == "hf":
+    if to == "hf" and not has_family(run):
+        note(f"no family of transformers has this model: it is written with our own code, {MODELING_FILE}; where regard is")
+        note("installed, it opens with AutoModel.from_pretrained(folder, trust_remote_code=True)")
+        folder = write_remote_code_folder(run, out)
+        proof = verify_remote_code(run, folder) if verify else None
+    elif to == "hf":
         folder = write_huggingface_folder(run, out)
         proof = verify_conversion(run, folder) if verify else None
     elif to == "peft":
@@ -63,10 +73,10 @@ def convert(
         samples = verification_inputs(run)
         ours = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None
         folder, proof = export(run, out, to, samples, model_inputs(run, samples), ours, verify=verify)
-    note = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
-    atomic_write(folder / "README.md", converted_card(run, folder, note))
+    conversion = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
+    atomic_write(folder / "README.md", converted_card(run, folder, conversion))
     if run._huggingface is None and proof is not None:
-        atomic_write(run.folder / "conversion.json", json.dumps(note, indent=1) + "\n")
+        atomic_write(run.folder / "conversion.json", json.dumps(conversion, indent=1) + "\n")
         atomic_write(run.folder / "README.md", card(run))
     return proof
 
@@ -188,7 +198,7 @@ def verification_inputs(run: Run) -> ParityInputs:
         inputs["lengths"],
         inputs.get("segments"),
         special_tokens=special_tokens,
-        max_tokens=min(24, max_length - 1),
+        max_tokens=min(VERIFIED_TOKENS, max_length - 1),
         pixels=pixels,
         positions=positions,
     )
@@ -238,8 +248,9 @@ def model_outputs(run: Run, samples: ParityInputs, writes: bool) -> ParityOutput
         logits = logits.transpose(1, 2)
     found = ParityOutputs(logits, layers, {kind: list(seen.stack(patterns[kind])) for kind in kinds})
     if writes:
-        found.greedy = [generate_tokens(model, prompt, samples, 1) for prompt in samples.prompts]
-        found.beam = [generate_tokens(model, prompt, samples, samples.beam) for prompt in samples.prompts]
+        for prompt in track(samples.prompts, len(samples.prompts)):
+            found.greedy.append(generate_tokens(model, prompt, samples, 1))
+            found.beam.append(generate_tokens(model, prompt, samples, samples.beam))
     model.to(run.device)
     return found
 

@@ -11,6 +11,7 @@ from regard.errors import UserError
 from regard.files import atomic_write, file_name, writing_into
 from regard.progress import show_progress
 from regard.run.evaluation_sets import select_sets
+from regard.scoring import TranslationMetric, open_metric
 from regard.tasks.base import ComparisonRow, EvaluationResult, Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
@@ -28,28 +29,37 @@ def evaluate(
     task: str | None = None,
     gold: Path | None = None,
     columns: StarterOptions | None = None,
+    metrics: Sequence[str] = (),
     save: bool = True,
 ) -> list[EvaluationResult]:
     """Score the recipe's test sets, a file of `data`, or a pair of files, and write scores.json into the run folder.
 
     A pair of files may have a file of `gold` alignments. `columns` are those of the data, if not the recipe's. Of a text-to-text
-    run, `task` selects the sets of one task.
+    run, `task` selects the sets of one task. `metrics` are scored besides the usual ones of a translation ("comet", "chrf++").
     """
+    if metrics and run.task.name != "translate":
+        raise UserError(f"--metric {metrics[0]} scores translations; {run.folder} {run.task.does}; leave it out")
+    opened = {name: open_metric(name, run.device.type) for name in metrics}  # before anything is decoded
     sets = select_sets(run, source, reference, task, data, columns)
     if gold is not None:
         if source is None:
             raise UserError(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
         sets = {name: attach_gold_alignments(run, examples, gold) for name, examples in sets.items()}
-    results = [score_set(run, name, examples) for name, examples in sets.items()]
+    results = [score_set(run, name, examples, opened) for name, examples in sets.items()]
     if save and distributed.is_main():
         write_scores(run, results)
     return results
 
 
-def score_set(run: Run, name: str, examples: Examples) -> EvaluationResult:
-    """Score one evaluation set."""
+def score_set(
+    run: Run, name: str, examples: Examples, metrics: Mapping[str, TranslationMetric] | None = None
+) -> EvaluationResult:
+    """Score one evaluation set; `metrics` are more of a translation than the task's own."""
     with show_progress(f"scoring {name}"):
         result = run._score(name, examples)
+    for metric, score in (metrics or {}).items():
+        pairs = cast(SentencePairs, examples)
+        result.scores[metric] = score(pairs.source, result.outputs, pairs.target)
     if isinstance(examples, SentencePairs) and examples.gold is not None:
         add_gold_scores(cast(TranslateRun, run), result, examples.gold)
     return run._sign(result)

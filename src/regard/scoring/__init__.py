@@ -10,6 +10,7 @@ from regard.scoring.alignment import (
     uniform_alignment_error,
 )
 from regard.scoring.classification import accuracy, classification_scores, compare_accuracy, grouped_accuracy, perplexity
+from regard.scoring.comet import TranslationMetric, open_metric
 from regard.scoring.confusion import ClassScores, Confusion
 from regard.scoring.correlation import correlation_scores
 from regard.scoring.image_metrics import (
@@ -32,6 +33,7 @@ __all__ = [
     "ClassScores",
     "Confusion",
     "Score",
+    "TranslationMetric",
     "accuracy",
     "alignment_error",
     "answer_scores",
@@ -50,6 +52,7 @@ __all__ = [
     "grounding_scores",
     "grouped_accuracy",
     "merge_words",
+    "open_metric",
     "paired_t_test",
     "parse_moses",
     "perplexity",

@@ -192,10 +192,15 @@ def _p_value(result: Any, first: Any, differing: int, test: str) -> float:
 
 def _metric(name: str) -> Metric:
     if name not in METRICS:
-        close = get_close_matches(name, METRICS, n=1)
-        cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(METRICS)}"
-        raise UserError(f"no metric {name!r}; {cure}")
+        raise unknown_metric(name, list(METRICS))
     return METRICS[name]()
+
+
+def unknown_metric(name: str, known: Sequence[str]) -> UserError:
+    """Return the error of a metric that is none of these."""
+    close = get_close_matches(name, known, n=1)
+    cure = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    return UserError(f"no metric {name!r}; {cure}")
 
 
 def reference_streams(hypotheses: Sequence[str], references: References, name: str = "") -> list[list[str]]:

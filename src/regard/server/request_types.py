@@ -66,7 +66,12 @@ class SearchRequest(SamplingRequest):
     max_tokens: Tokens | None = None
     number: Number = 1
     stream: bool = False
-    """Send tokens as server-sent events; with a beam, each text is one event, at its end."""
+    """Send tokens as server-sent events; with a beam, each text is one event, at its end. `index` counts texts, or samples."""
+
+    @property
+    def samples(self) -> int:
+        """How many times each text is decoded: a search finds several outputs, sampling draws one."""
+        return 1 if self.temperature is None else self.number
 
 
 class TranslateRequest(SearchRequest):

@@ -26,12 +26,13 @@ The page is `page/index.html` at /, and its files are at /page/NAME.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from regard.decoding.sampling import SamplingParams
+from regard.decoding.sampling import SamplingParams, sample_index
 from regard.server import render, request_types, response_types
 from regard.server.errors import ApiError
 from regard.server.examples import find_examples
@@ -47,11 +48,11 @@ from regard.tasks.caption import CaptionRun
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.language import LanguageRun
 from regard.tasks.masked import MaskedRun
-from regard.tasks.shared.requests import StreamedToken, caption_task, generate_task, translate_task
+from regard.tasks.shared.requests import DecodingTask, StreamedToken, caption_task, generate_task, translate_task
 from regard.tasks.span_corruption import SpanCorruptionRun
 from regard.tasks.tag import TagRun
 from regard.tasks.text_to_image import TextToImageRun
-from regard.tasks.translate import TranslateRun
+from regard.tasks.translate import TranslateRun, Translation
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -123,6 +124,25 @@ async def respond_decoded(
     return json_response(await build_response(await model_request.decode(starts)))
 
 
+def search_starts(tasks: Sequence[Callable[..., DecodingTask]], body: request_types.SearchRequest) -> list[StartJob]:
+    """Return the jobs of each input's task: one search for its outputs, or one job for each sample."""
+    if len(tasks) * body.samples > request_types.MAX_TEXTS:
+        message = f"number: {len(tasks)} texts times {body.number} samples are more than {request_types.MAX_TEXTS} texts"
+        raise ApiError(422, message, code="invalid", param="number")
+    options = body.model_dump(include=SEARCH_OPTIONS) | ({} if body.temperature is None else {"number": 1})
+    return [
+        partial(task, place=sample_index(place, sample), **options)
+        for place, task in enumerate(tasks)
+        for sample in range(body.samples)
+    ]
+
+
+def join_samples(found: Sequence[Sequence[Translation]], samples: int) -> list[list[Translation]]:
+    """Return the outputs of each input, from those of each job; of an empty text, one."""
+    joined = [list(chain(*found[start : start + samples])) for start in range(0, len(found), samples)]
+    return [several if any(one.tokens for one in several) else several[:1] for several in joined] if samples > 1 else joined
+
+
 def generation_starts(run: LanguageRun, prompts: Sequence[str], params: SamplingParams) -> list[StartJob]:
     """Return a job for each sample of each prompt."""
     return [
@@ -158,12 +178,11 @@ async def translate(body: request_types.TranslateRequest, request: Request) -> R
     run, texts = model_request.run, as_list(body.text)
     if body.task is not None:
         texts = render.require_tasks(run)._prefixed(texts, body.task)
-    options = body.model_dump(include=SEARCH_OPTIONS)
     return await respond_decoded(
         model_request,
-        [partial(translate_task, run, text, place=place, **options) for place, text in enumerate(texts)],
+        search_starts([partial(translate_task, run, text) for text in texts], body),
         response_types.TranslateResponse,
-        lambda run, found: render.translation_results(run, texts, found, body),
+        lambda run, found: render.translation_results(run, texts, join_samples(found, body.samples), body),
         stream=body.stream,
         analyse=body.alignment or body.beam_tree,
         searches=True,
@@ -213,9 +232,9 @@ async def caption(body: request_types.CaptionRequest, request: Request) -> Respo
     image = await model_request.read_image(body.image)
     return await respond_decoded(
         model_request,
-        [partial(caption_task, model_request.run, image, **body.model_dump(include=SEARCH_OPTIONS))],
+        search_starts([partial(caption_task, model_request.run, image)], body),
         response_types.CaptionResponse,
-        lambda run, found: [render.caption_result(run, image, hypotheses, body) for hypotheses in found],
+        lambda run, found: [render.caption_result(run, image, several, body) for several in join_samples(found, body.samples)],
         stream=body.stream,
         analyse=body.attention,
         searches=True,

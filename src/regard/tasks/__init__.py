@@ -13,6 +13,7 @@ import torch
 
 from regard import recipe as recipes
 from regard.errors import UserError
+from regard.files import require_plain_folder
 from regard.recipe import Recipe
 from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
@@ -69,6 +70,11 @@ def parse_recipe(text: str, overrides: Sequence[str] = (), *, name: str = "recip
     return build_recipe(recipes.parse_settings(text, overrides, name=name), name=name)
 
 
+def parse_initial(text: str) -> Recipe:
+    """Return the recipe in a TOML text as it is trained: with the architecture of the run that it starts from."""
+    return build_recipe(initial_settings(recipes.parse_settings(text, (), name="recipe")))
+
+
 def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe:
     """Return the recipe of nested settings, checked."""
     task, model = settings.get("task", "translate"), settings.get("model")
@@ -104,6 +110,7 @@ def recipe_task(recipe: Recipe) -> Task:
 
 def load_run_folder(folder: Path, device: torch.device) -> Run:
     """Load a finished run folder; `regard.load` also takes Hugging Face folders and names on the hub."""
+    require_plain_folder(folder)
     recipe = read_recipe(folder / "recipe.toml")
     task = recipe_task(recipe)
     run = task.run(task, folder, recipe, device)

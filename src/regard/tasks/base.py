@@ -226,19 +226,21 @@ class Run:
         source: str | Path | None = None,
         reference: str | Path | None = None,
         columns: Mapping[str, str] | None = None,
+        metrics: Sequence[str] = (),
         task: str | None = None,
         save: bool = False,
     ) -> list[EvaluationResult]:
         """Score the run on the test sets of its recipe, a file of `data`, or a pair of files; return the scores of each set.
 
         A file of data has the columns of the recipe; others are named by `columns`, with the keys text, text_pair and label.
-        `task` selects one task of a text-to-text run; `save` writes scores.json into the run folder.
+        `metrics` are scored besides the usual ones of a translation: "chrf++", "comet". `task` selects one task of a text-to-text
+        run; `save` writes scores.json into the run folder.
         """
         from regard.run.evaluate import evaluate
 
         data, source, reference = (None if path is None else Path(path) for path in (data, source, reference))
         named = None if columns is None else StarterOptions(**cast(dict[str, Any], columns))
-        return evaluate(self, data=data, source=source, reference=reference, task=task, columns=named, save=save)
+        return evaluate(self, data=data, source=source, reference=reference, task=task, columns=named, metrics=metrics, save=save)
 
     def show(
         self,

@@ -147,9 +147,8 @@ def search_translations(
     """
     params = search_params(run.recipe.decode, number, **options)
     parts = fitting_parts(run, texts, too_long, place=place)
-    samples = 1 if params.sampling is None else params.num_hypotheses  # a search finds several, sampling draws one
-    rows = [(i, j, sample) for i, found in enumerate(parts) for j in range(len(found)) for sample in range(samples) if found[j]]
-    sources, indices = [parts[i][j] for i, j, _ in rows], [sample_index(place + i, sample, j) for i, j, sample in rows]
+    rows = [(i, j) for i, found in enumerate(parts) for j in range(len(found)) if found[j]]
+    sources, indices = [parts[i][j] for i, j in rows], [sample_index(place + i, 0, j) for i, j in rows]
     own = params.sampling is not None or is_watched(run.model)  # our random stream; what only our model can show
     engine = None if own else run._engine
     if engine is not None:
@@ -165,7 +164,7 @@ def search_translations(
         )
     name = OWN_ENGINE if engine is None else engine.name
     translated: list[list[list[Translation]]] = [[[] for _ in found] for found in parts]
-    for (i, j, _), found in zip(rows, hypotheses):
+    for (i, j), found in zip(rows, hypotheses):
         translated[i][j] += as_translations(run, found, name)
     return [join_parts(found, name) for found in translated]
 

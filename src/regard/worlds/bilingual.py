@@ -7,10 +7,12 @@ English alone determines its German, and also whether it belongs to train, valid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
+from regard.progress import track
 from regard.worlds import SPLITS, assign_split
 from regard.worlds.coreference import Coreference, CoreferenceGrammar
 from regard.worlds.grammar import SentenceGrammar
@@ -76,24 +78,27 @@ def generate(
     available = count_sentences(level) * SPLITS[split] // 16
     if number > available:
         raise UserError(f"number = {number}: level {level} has {available} {split} sentences; ask for fewer, or a higher level")
-    pairs: dict[str, SentencePair] = {}
+    return list(track(islice(_distinct_pairs(number, seed, level, split, pronoun_fraction), number), number))
+
+
+def _distinct_pairs(number: int, seed: int, level: int, split: str, pronoun_fraction: float) -> Iterator[SentencePair]:
+    """Yield the distinct sentences of a split, in the order of the seed."""
+    seen: set[str] = set()
     duplicates = 0
     for source, target, coreference in iterate_sentences(level, seed, pronoun_fraction):
         text = sentence_text(source)
         if assign_split(text) != split:
             continue
-        if text in pairs:
+        if text in seen:
             duplicates += 1
             if duplicates == MAX_DUPLICATES:
                 raise UserError(
-                    f"number = {number}: level {level} is exhausted after {len(pairs)} {split} sentences; ask for fewer"
+                    f"number = {number}: level {level} is exhausted after {len(seen)} {split} sentences; ask for fewer"
                 )
             continue
         duplicates = 0
-        pairs[text] = _build_pair(text, source, target, coreference)
-        if len(pairs) == number:
-            break
-    return list(pairs.values())
+        seen.add(text)
+        yield _build_pair(text, source, target, coreference)
 
 
 def iterate_sentences(

@@ -1,5 +1,7 @@
 """The architecture of a model that starts from another run or Hugging Face folder (`train.init_from`)."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,9 @@ from regard.interop.convert import is_huggingface_folder, open_huggingface_folde
 from regard.interop.family_rules import FlatSettings, flatten_settings, nest_settings
 from regard.recipe import Settings, allowed_kinds, read_settings, settings_in
 from regard.tasks.base import Task
+from regard.tasks.starters.data_files import finetuning_recipe
+from regard.tasks.starters.starter import Starter
+from regard.tokens.tokenizer import load_any_tokenizer
 
 FREE_SETTINGS = (
     "preset",
@@ -46,6 +51,22 @@ def copy_architecture(settings: dict[str, Any], task: Task) -> dict[str, Any]:
                 "the architecture is copied"
             )
     return {**settings, "model": nest_settings({**theirs, **present(given)})}
+
+
+def finetuning_starter(starter: Starter, folder: Path) -> Starter:
+    """Return a starter that fine-tunes a run or Hugging Face folder; it has one size, that of the folder."""
+    finish = partial(finetuning_recipe, folder=folder)
+    finish(starter.to_toml())  # refuses what is no such folder
+    return replace(starter, sizes=starter.sizes[:1], finish=finish, vocabulary=vocabulary_size(folder))
+
+
+def vocabulary_size(folder: Path) -> int | None:
+    """Return the size of a folder's vocabulary; None without any."""
+    if is_huggingface_folder(folder):
+        tokenizer = open_huggingface_folder(folder).tokenizer
+        return None if tokenizer is None else tokenizer.size
+    files = [folder / name for name in ("tokenizer.json", "tokenizer.target.json") if (folder / name).is_file()]
+    return load_any_tokenizer(files[0]).size if files else None
 
 
 def present(settings: dict[str, Any]) -> FlatSettings:

@@ -108,13 +108,14 @@ def caption_task(
     image: ImageInput,
     *,
     number: int = 1,
+    place: int = 0,
     callback: StreamCallback | None = None,
     **options: Unpack[SearchOptions],
 ) -> DecodingTask:
-    """Return the task of captioning an image."""
+    """Return the task of captioning an image; `place` is its index among all images and samples."""
     params = search_params(run.recipe.decode, number, **options)
     sources = run._sources(run._images.decode([image]), params.max_tokens)
-    request = decoding_request(run.tokenizers[0], sources, params, 0, callback)
+    request = decoding_request(run.tokenizers[0], sources, params, place, callback)
     return DecodingTask(request, lambda: run._captions(require_output(request.hypotheses)))
 
 

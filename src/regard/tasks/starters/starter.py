@@ -1,6 +1,6 @@
 """A starter recipe before it is written: a template with its values, and cheaper sizes that it may be cut down to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from regard.tasks.starters.data_files import fill_template
@@ -36,6 +36,10 @@ class Starter:
     """What was found in the files, in words."""
     can_be_timed: bool = True
     """Whether its training step can be planned without other runs."""
+    finish: Callable[[str], str] = str
+    """What is done to the recipe at last, to fine-tune another run with it."""
+    vocabulary: int | None = None
+    """The size of the vocabulary, if it is not `tokens.size`."""
 
     def to_toml(self, size: int = 0, steps: int | None = None, about: str = "") -> str:
         """Return the commented recipe of one size and number of steps; `about` follows the epochs in the comment."""
@@ -48,7 +52,7 @@ class Starter:
             "interval": min(steps, max(50, steps // 20)),
             "warmup": max(1, min(4000, steps // 10)),
         }
-        return fill_template(self.template, **{**self.values, **self.sizes[size], **schedule})
+        return self.finish(fill_template(self.template, **{**self.values, **self.sizes[size], **schedule}))
 
 
 def round_steps(steps: float, least: int = 300, most: int = 300_000) -> int:
