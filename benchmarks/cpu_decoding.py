@@ -1,7 +1,9 @@
 """Decode with the base Transformer on the CPU: 32 sentences of 25 tokens, 25 output tokens each, greedy and beam 4, on all cores.
 
-    python benchmarks/cpu_decoding.py [--rounds 7] [--threads 2]
+    python benchmarks/cpu_decoding.py [--rounds 7] [--threads 2] [--default]
 
+"regard translate, by default" is what `--engine auto` chooses: CTranslate2 through run/engines.py, ranked by our length penalty.
+With --default, it is compared with CTranslate2's best setting alone.
 All engines have the same random weights; end tokens are suppressed, so that every engine takes 25 steps. In fp32 the logits must
 agree within 2e-3; in int8 the mean log-probability per token of a fixed text must be within 0.1 of fp32.
 """
@@ -15,6 +17,7 @@ from regard.interop.ctranslate2 import import_ctranslate2
 from regard.layers.quantized import convert_precision
 from regard.models.transformer import Transformer
 from regard.recipe import PositionSettings, TransformerModel
+from regard.run.engines import CTranslate2Engine
 from regard.tokens.special_tokens import BOS, EOS, PAD, SpecialTokens
 
 VOCABULARY, SENTENCES, LENGTH = 32_000, 32, 25
@@ -41,7 +44,7 @@ def token_log_probs(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def main() -> None:
-    args = parse_args(__doc__, rounds=7, threads=2)
+    args = parse_args(__doc__, rounds=7, threads=2, default=False)
     torch.set_num_threads(args.threads)
     model = build()
     int8 = convert_precision(model, "int8")
@@ -58,6 +61,7 @@ def main() -> None:
     int8_difference = {"regard int8": (token_log_probs(int8(source, lengths, target), target) - exact).abs().mean()}
     with to_ctranslate2(model, VOCABULARY) as folder:
         ct2, vocabulary = import_ctranslate2(), NumberedVocabulary(VOCABULARY)
+        chosen = CTranslate2Engine(folder, [NumberedVocabulary(VOCABULARY, SPECIAL_TOKENS)] * 2)  # type: ignore[list-item]
         best = ct2.Translator(str(folder), compute_type="int8", inter_threads=args.threads, intra_threads=1)
         default = ct2.Translator(str(folder), compute_type="int8", inter_threads=1, intra_threads=args.threads)
         source_tokens = [[vocabulary.id_to_token(i) for i in row] for row in source.tolist()]
@@ -73,13 +77,14 @@ def main() -> None:
             f"{name} {difference:.3f} nats per token from fp32" for name, difference in int8_difference.items()
         )
         for beam in (1, 4):
+            params = SearchParams(beam=beam, length_penalty=0.6, batch_tokens=8192, max_tokens=LENGTH - 1)
 
-            def ours(network: Transformer, beam: int = beam):
+            def ours(network: Transformer, params: SearchParams = params):
                 cpu = torch.device("cpu")
                 return decode_all(
                     network,
                     text_sources(rows, device=cpu, max_length=LENGTH, max_tokens=LENGTH - 1, special_tokens=SPECIAL_TOKENS),
-                    SearchParams(beam=beam, length_penalty=0.6, batch_tokens=8192),
+                    params,
                     device=cpu,
                     special_tokens=SPECIAL_TOKENS,
                     workers=args.threads,
@@ -106,9 +111,12 @@ def main() -> None:
                 "regard fp32": lambda: ours(model),
                 "regard int8": lambda: ours(int8),
                 "transformers fp32": transformers,
+                "regard translate, by default": lambda params=params: chosen.decode(rows, params, LENGTH),
                 "CTranslate2 int8, best setting": lambda: translate(best, SENTENCES // args.threads),
                 "CTranslate2 int8, default": lambda: translate(default, 0),
             }
+            if args.default:
+                engines = {name: engines[name] for name in ("regard translate, by default", "CTranslate2 int8, best setting")}
             times = time_alternating(engines, args.rounds)
             report(
                 f"base, {SENTENCES} × {LENGTH} tokens, beam {beam}",

@@ -203,6 +203,19 @@ def test_the_measurement_ends_when_its_time_is_over(run, installed, monkeypatch)
     assert measured["sentences"] == 8 < len(run.data.valid)
 
 
+def test_ctranslate2_leaves_the_number_of_threads_to_torch(run, installed, monkeypatch):
+    """It uses one thread per worker, and OpenMP's setting is shared: our engine, measured beside it, would have one thread."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(engines, "measure_cost", lambda run, name, baseline: None)
+    try:
+        torch.set_num_threads(2)
+        use_engine(run, "ctranslate2")
+        run.translate(SOURCES)
+        assert torch.get_num_threads() == run._engine.workers == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_new_weights_replace_the_converted_model(run, installed):
     use_engine(run, "ctranslate2")
     (run.folder / "model.safetensors").touch()

@@ -98,6 +98,8 @@ def test_a_model_of_the_package_trained_as_ones_own_has_the_same_weights_and_sco
     assert same(weights(run.folder), weights(package_run.folder))
     (own,), (package,) = run.evaluate(), package_run.evaluate()
     assert own.scores["perplexity"].score == package.scores["perplexity"].score
+    with pytest.raises(UserError, match=r"model.kind = 'own_gpt' .* cannot generate; use: evaluate"):
+        run.generate("Der Hund")
     config = json.loads((run.folder / "config.json").read_text())
     assert config["kind"] == "own_gpt" and config["module"] == __name__ and config["architectures"] == ["Gpt"]
 

@@ -8,6 +8,7 @@ import torch
 
 from regard.attention.watch import watch
 from regard.errors import UserError
+from regard.run.train import train
 from regard.show.figures.flow_diagram import ModelFlow, encode_halves, flow_data, flow_page, flow_text
 from regard.show.forward_pass.flow import record_flow
 from regard.show.forward_pass.model_structure import describe_model
@@ -179,3 +180,31 @@ def test_the_embedding_equation_is_what_the_model_computes(flows, token_runs, na
     if "S[segment]" in stage.equation:
         expected = expected + run.model.encoder.segments.weight.detach().numpy()[0]
     assert close(stage.panel("e").values, expected)
+
+
+@pytest.mark.parametrize("halting", ["act", "none"])
+def test_flow_of_a_universal_transformer_has_its_steps_as_layers(tiny_settings, tmp_path, halting):
+    """A step reads the state that the step before left, with position and step added; the end is the model's own output."""
+    steps = {"kind": "universal", "encoder_layers": 3, "decoder_layers": 3, "halting": halting}
+    short = {**tiny_settings["train"], "steps": 3, "evaluate_every": 3, "save_every": 3}
+    settings = {**tiny_settings, "model": {**tiny_settings["model"], **steps}, "train": short}
+    run = train(settings, tmp_path / "run", device="cpu")
+    text = "the goat sees the cake"
+    flow = record_flow(run, text)
+    for part in ("encoder", "decoder"):
+        stages = [stage for stage in flow.stages if stage.part == part]
+        assert max(stage.layer or 0 for stage in stages) == 3
+        starts = [stage for stage in stages if stage.name == "positions"]
+        x, p, placed = (np.stack([stage.panels[i].values for stage in starts]) for i in range(3))
+        np.testing.assert_allclose(x + p, placed, atol=1e-5)
+        embedded = next(stage for stage in stages if stage.name == "embedding").panels[0].values
+        np.testing.assert_allclose(x[0], embedded, atol=1e-5)
+        if halting == "none":  # else a token that has halted keeps its state
+            ends = [stage.panels[-1].values for stage in stages if stage.name == "residual" and stage.sublayer == "feed-forward"]
+            np.testing.assert_allclose(x[1:], ends[:-1], atol=1e-4)
+        assert any(stage.name == "halting" for stage in stages) == (halting == "act")
+    inputs = model_inputs(run, text)
+    with torch.no_grad():
+        own = run._forward(inputs.inputs)[0].softmax(-1).max(-1).values
+    found = [top[0][2] for top in flow.stages[-1].candidates.top]
+    np.testing.assert_allclose(found, own.numpy(), atol=1e-5)

@@ -64,6 +64,39 @@ def page_stub():
 
 
 @pytest.fixture(scope="module")
+def stub(page_stub):
+    """The address of a server whose answers are fixed."""
+    with page_stub.Running(page_stub.create_stub()) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def settled():
+    """Return a function that waits until a view shows the result of what is in its form."""
+
+    def wait(page, timeout=None):
+        page.locator(".result > *").first.wait_for(timeout=timeout)
+        page.locator(".form:not([aria-busy]):not(.stale)").wait_for(timeout=timeout)
+
+    return wait
+
+
+@pytest.fixture
+def opened_stub(window, stub, settled):
+    """Return a function that opens an address of the page with fixed answers; at the end there were no errors."""
+    with window(1100, permissions=["clipboard-read", "clipboard-write"]) as (page, errors, _):
+        page.set_default_timeout(10_000)
+
+        def go(address=""):
+            page.goto(stub + address)
+            settled(page)
+            return page
+
+        yield go
+        assert errors == []
+
+
+@pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")

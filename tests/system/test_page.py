@@ -23,12 +23,6 @@ EXPECTED_ERRORS = re.compile(r"Failed to load resource: .*\b(401|422|503)\b|ERR_
 
 
 @pytest.fixture(scope="module")
-def stub(page_stub):
-    with page_stub.Running(page_stub.create_stub()) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
 def served(tmp_path_factory, runs, listening):
     """The URL of the real server, with a tiny run of every task."""
     from regard.run.train import train

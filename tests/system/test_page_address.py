@@ -8,48 +8,27 @@ pytestmark = pytest.mark.system
 SENTENCE = "The goat drank because it was thirsty."
 
 
-@pytest.fixture(scope="module")
-def stub(page_stub):
-    with page_stub.Running(page_stub.create_stub()) as address:
-        yield address
-
-
 @pytest.fixture
-def opened(window, stub):
-    """Open an address of the page; at the end there were no errors."""
-    with window(1100, permissions=["clipboard-read", "clipboard-write"]) as (page, errors, _):
-        page.set_default_timeout(10_000)
+def translate(settled):
+    """Return a function that translates a text on the page."""
 
-        def go(address=""):
-            page.goto(stub + address)
-            settled(page)
-            return page
+    def submit(page, text):
+        page.locator("textarea").fill(text)
+        page.keyboard.press("Control+Enter")
+        settled(page)
 
-        yield go
-        assert errors == []
+    return submit
 
 
-def settled(page):
-    """Wait until the view shows the result of what is in its form."""
-    page.locator(".result > *").first.wait_for()
-    page.locator(".form:not([aria-busy]):not(.stale)").wait_for()
-
-
-def translate(page, text):
-    page.locator("textarea").fill(text)
-    page.keyboard.press("Control+Enter")
-    settled(page)
-
-
-def test_page_opens_with_an_example_that_is_worked_and_drawn(opened):
-    page = opened()
+def test_page_opens_with_an_example_that_is_worked_and_drawn(opened_stub):
+    page = opened_stub()
     assert page.locator(".target .word").count() > 3 and page.locator("canvas.map").is_visible()
     assert page.locator("textarea").input_value()
     page.locator(".faithfulness table").wait_for()
 
 
-def test_reload_and_shared_link_keep_text_options_panel_and_token(opened):
-    page = opened("#demo/translate")
+def test_reload_and_shared_link_keep_text_options_panel_and_token(opened_stub, settled, translate):
+    page = opened_stub("#demo/translate")
     page.get_by_text("Options").click()
     page.get_by_label("beam size").fill("3")
     translate(page, SENTENCE)
@@ -66,8 +45,8 @@ def test_reload_and_shared_link_keep_text_options_panel_and_token(opened):
         assert page.get_by_role("tab", name="Beam tree").get_attribute("aria-selected") == "true"
 
 
-def test_layer_head_and_token_of_the_attention_view_are_in_the_address(opened):
-    page = opened("#demo/attention")
+def test_layer_head_and_token_of_the_attention_view_are_in_the_address(opened_stub, settled):
+    page = opened_stub("#demo/attention")
     page.get_by_role("button", name="layer 2, head 3").click()
     page.locator(".lines .column").first.locator(".word").nth(2).click()
     page.reload()
@@ -77,8 +56,8 @@ def test_layer_head_and_token_of_the_attention_view_are_in_the_address(opened):
     assert re.search(r"layer=2&head=3.*token=3", page.url)
 
 
-def test_back_returns_to_the_sentence_before(opened):
-    page = opened("#demo/translate")
+def test_back_returns_to_the_sentence_before(opened_stub, settled, translate):
+    page = opened_stub("#demo/translate")
     translate(page, SENTENCE)
     translate(page, "The cat sleeps.")
     page.go_back()
@@ -89,8 +68,8 @@ def test_back_returns_to_the_sentence_before(opened):
     assert page.locator("textarea").input_value() == "The cat sleeps."
 
 
-def test_another_tab_keeps_the_sentence_and_the_first_tab_its_options(opened):
-    page = opened("#demo/translate")
+def test_another_tab_keeps_the_sentence_and_the_first_tab_its_options(opened_stub, settled, translate):
+    page = opened_stub("#demo/translate")
     page.get_by_text("Options").click()
     page.get_by_label("beam size").fill("2")
     translate(page, SENTENCE)
@@ -102,8 +81,8 @@ def test_another_tab_keeps_the_sentence_and_the_first_tab_its_options(opened):
     assert page.locator("textarea").input_value() == SENTENCE and page.get_by_label("beam size").input_value() == "2"
 
 
-def test_another_model_opens_with_its_own_example_unless_a_sentence_was_entered(opened):
-    page = opened("#demo/attention")
+def test_another_model_opens_with_its_own_example_unless_a_sentence_was_entered(opened_stub, settled, translate):
+    page = opened_stub("#demo/attention")
     example = page.locator("textarea").input_value()
     page.locator("#model").select_option("bert")
     settled(page)
@@ -117,8 +96,8 @@ def test_another_model_opens_with_its_own_example_unless_a_sentence_was_entered(
     assert page.locator("textarea").input_value() == SENTENCE
 
 
-def test_what_is_shown_can_be_copied_as_link_command_and_python(opened):
-    page = opened("#demo/translate?text=It%27s+a+goat.&beam=3")
+def test_what_is_shown_can_be_copied_as_link_command_and_python(opened_stub, translate):
+    page = opened_stub("#demo/translate?text=It%27s+a+goat.&beam=3")
     copied = {}
     for name in ("Copy link", "Copy as command", "Copy as Python"):
         page.get_by_role("button", name=name).click()
@@ -129,8 +108,8 @@ def test_what_is_shown_can_be_copied_as_link_command_and_python(opened):
     assert 'run = regard.load("demo")\nresult = run.translate("It\'s a goat.", beam=3)' in copied["Copy as Python"]
 
 
-def test_changed_inputs_dim_the_result_that_no_longer_belongs_to_them(opened):
-    page = opened("#demo/translate")
+def test_changed_inputs_dim_the_result_that_no_longer_belongs_to_them(opened_stub, settled):
+    page = opened_stub("#demo/translate")
     opacity = "node => Number(getComputedStyle(node).opacity)"
     page.locator("textarea").press_sequentially("x")
     page.wait_for_timeout(300)

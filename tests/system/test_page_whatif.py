@@ -8,31 +8,6 @@ pytestmark = pytest.mark.system
 SENTENCE = "The goat drank because it was thirsty."
 
 
-@pytest.fixture(scope="module")
-def stub(page_stub):
-    with page_stub.Running(page_stub.create_stub()) as address:
-        yield address
-
-
-@pytest.fixture
-def opened(window, stub):
-    with window(1100) as (page, errors, _):
-        page.set_default_timeout(10_000)
-
-        def go(address):
-            page.goto(stub + address)
-            settled(page)
-            return page
-
-        yield go
-        assert errors == []
-
-
-def settled(page):
-    page.locator(".result > *").first.wait_for()
-    page.locator(".form:not([aria-busy]):not(.stale)").wait_for()
-
-
 def answers(page):
     """Return the words and the probability of both answers."""
     page.locator(".answer.waiting").wait_for(state="detached")
@@ -44,8 +19,8 @@ def heads_off(page):
     return page.locator(".switches button[aria-pressed=false]").count()
 
 
-def test_switching_a_head_off_changes_the_answer_and_undo_restores_it(opened):
-    page = opened(f"#demo/whatif?text={SENTENCE}")
+def test_switching_a_head_off_changes_the_answer_and_undo_restores_it(opened_stub):
+    page = opened_stub(f"#demo/whatif?text={SENTENCE}")
     before, same = answers(page)
     assert before == same
     page.get_by_role("button", name="layer 2, head 3").click()
@@ -59,8 +34,8 @@ def test_switching_a_head_off_changes_the_answer_and_undo_restores_it(opened):
     assert answers(page)[1] == before and heads_off(page) == 0
 
 
-def test_whole_layer_and_all_but_one_are_one_click_each(opened):
-    page = opened(f"#demo/whatif?text={SENTENCE}")
+def test_whole_layer_and_all_but_one_are_one_click_each(opened_stub):
+    page = opened_stub(f"#demo/whatif?text={SENTENCE}")
     total = page.locator(".switches button").count()
     heads = len(
         re.findall(r"layer 1, head", " ".join(page.locator(".switches button").evaluate_all("all => all.map(b => b.ariaLabel)")))
@@ -75,8 +50,8 @@ def test_whole_layer_and_all_but_one_are_one_click_each(opened):
     assert heads_off(page) == 0 and "off=" not in page.url
 
 
-def test_heads_that_are_off_survive_a_reload(opened):
-    page = opened(f"#demo/whatif?text={SENTENCE}&off=cross.2.3,cross.1.1")
+def test_heads_that_are_off_survive_a_reload(opened_stub, settled):
+    page = opened_stub(f"#demo/whatif?text={SENTENCE}&off=cross.2.3,cross.1.1")
     page.get_by_text("Another answer").wait_for()
     page.reload()
     settled(page)
@@ -84,8 +59,8 @@ def test_heads_that_are_off_survive_a_reload(opened):
     assert heads_off(page) == 2
 
 
-def test_edited_word_shows_both_answers_side_by_side(opened):
-    page = opened(f"#demo/whatif?text={SENTENCE}")
+def test_edited_word_shows_both_answers_side_by_side(opened_stub, settled):
+    page = opened_stub(f"#demo/whatif?text={SENTENCE}")
     page.get_by_label("Changed input").fill(SENTENCE.replace("goat", "dog"))
     page.get_by_text("Another answer").wait_for()
     (before, _), (after, _) = answers(page)
@@ -95,8 +70,8 @@ def test_edited_word_shows_both_answers_side_by_side(opened):
     assert page.get_by_label("Changed input").input_value() == SENTENCE.replace("goat", "dog")
 
 
-def test_temperature_and_top_k_reshape_the_next_token_at_once(opened):
-    page = opened("#writer/generate?temperature=1&top_p=1")
+def test_temperature_and_top_k_reshape_the_next_token_at_once(opened_stub):
+    page = opened_stub("#writer/generate?temperature=1&top_p=1")
 
     def numbers():
         return [float(text) for text in page.locator(".live li:visible .number").all_inner_texts()]
@@ -113,8 +88,8 @@ def test_temperature_and_top_k_reshape_the_next_token_at_once(opened):
     assert numbers() == [1, 0, 0, 0] and requests == []
 
 
-def test_chosen_next_token_is_appended_to_the_prompt(opened):
-    page = opened("#writer/generate?text=The")
+def test_chosen_next_token_is_appended_to_the_prompt(opened_stub, settled):
+    page = opened_stub("#writer/generate?text=The")
     page.locator(".live button", has_text="dog").click()
     settled(page)
     assert page.locator("textarea").input_value() == "The dog"

@@ -62,6 +62,7 @@ class CTranslate2Engine:
         self.translator = ct2.import_ctranslate2().Translator(
             str(folder), device="cpu", compute_type=COMPUTE_TYPES[precision], inter_threads=self.workers, intra_threads=1
         )
+        torch.set_num_threads(self.workers)  # CTranslate2 sets OpenMP's number, which is torch's too, to one
 
     def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each source, best first, ranked by our length penalty: theirs differs."""
@@ -213,7 +214,7 @@ def is_writable(folder: Path) -> bool:
 
 def weights_identity(run: Run) -> str:
     """Return what identifies a file of weights without reading it."""
-    files = sorted(path for pattern in ("*.safetensors", "*.bin") for path in run.folder.glob(pattern))
+    files = sorted(path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in run.folder.glob(pattern))
     return " ".join(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files)
 
 

@@ -197,8 +197,8 @@ class LanguageRun(Run):
         """Tokenize prompts, each after the begin token if the vocabulary has one."""
         if "generate" not in self.task.verbs:
             raise UserError(
-                f"{self.folder} reads in both directions (model.kind = {self.recipe.model.kind!r}) "
-                "and cannot generate; use: regard embed"
+                f"{self.folder}: model.kind = {self.recipe.model.kind!r} does not decode token by token, and cannot generate; "
+                f"use: {', '.join((*self.task.verbs, 'evaluate'))}"
             )
         found = [self._encode_prompt(prompt) for prompt in prompts]
         for number, ids in enumerate(found, start=place + 1):

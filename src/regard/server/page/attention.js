@@ -1,7 +1,7 @@
 // Every attention head of a model: thumbnails of all, and the selected one as lines, as a matrix, or over the image.
 import { post } from "./api.js";
 import { announce, element, range } from "./dom.js";
-import { downloadButtons } from "./download.js";
+import { snapshotButtons } from "./download.js";
 import { tabs, withoutEmpty } from "./form.js";
 import { headLines } from "./head_lines.js";
 import { imageInput } from "./image_input.js";
@@ -115,12 +115,8 @@ function showHeads(result, maps, image, request, { state: kept, remember }, onHe
   grid.select(state.layer, state.head);
   const shown = () => ({ view: state.tab === "Lines" ? "heads" : "matrix", layer: maps.layers[state.layer],
     head: state.allHeads && state.tab === "Lines" ? undefined : maps.heads[state.head] });
-  const selectedHead = format => {
-    const { view, layer, head } = shown();
-    return { ...request, format, view, layers: [layer], ...(head ? { heads: [head] } : {}) };
-  };
-  downloadButtons(result, `${request.model}-heads`, [["SVG", "svg", () => selectedHead("svg")], ["PNG", "png", () => selectedHead("png")],
-    [".attn (all heads)", "attn", () => ({ ...request, format: "attn" })]]);
+  snapshotButtons(result, () => `${request.model}-layer-${maps.layers[state.layer]}-head-${maps.heads[state.head]}`, () => [title, boxes.get(state.tab)],
+    [[".attn (all heads)", "attn", () => ({ ...request, format: "attn" }), `${request.model}-heads`]]);
   return shown;
 }
 

@@ -1,6 +1,7 @@
-// Downloads: files that the server draws, and canvases and SVGs of this page.
+// Downloads: what is on the screen, files that the server draws, and canvases and SVGs of this page.
 import { ApiError, postForFile } from "./api.js";
 import { announce, element } from "./dom.js";
+import { snapshotPng, snapshotSvg } from "./snapshot.js";
 
 export function saveFile(blob, name) {
   const url = URL.createObjectURL(blob), link = element("a", { href: url, download: name.replace(/[^\w.-]+/g, "-") });
@@ -11,18 +12,26 @@ export function saveFile(blob, name) {
   announce(`${name} was downloaded.`);
 }
 
-// Append a download button for each [label, extension, source]; `source()` gives a blob or the body of a request to /v1/attention.
+// Append buttons that download nodes of the page as they are shown now: layer, head, token, scale and theme. `name()` is that of the file;
+// `others` are further formats.
+export function snapshotButtons(parent, name, nodes, others = []) {
+  downloadButtons(parent, name, [["PNG", "png", () => snapshotPng(nodes())], ["SVG", "svg", () => snapshotSvg(nodes())], ...others]);
+}
+
+// Append a download button for each [label, extension, source, name]; `source()` gives a blob or the body of a request to /v1/attention; a
+// name is that of the file, or a function that gives it.
 export function downloadButtons(parent, name, formats) {
   const error = element("p", { class: "error", role: "alert", hidden: true });
-  const bar = element("div", { class: "downloads", role: "group", "aria-label": "download" }, element("span", { class: "muted" }, "Download"));
-  for (const [label, extension, source] of formats)
+  const keepFocus = event => event.preventDefault();   // a cell that is pinned while its matrix has the focus stays so
+  const bar = element("div", { class: "downloads", role: "group", "aria-label": "download", onmousedown: keepFocus }, element("span", { class: "muted" }, "Download"));
+  for (const [label, extension, source, own = name] of formats)
     bar.append(element("button", { type: "button", "aria-label": `download ${label}`, onclick: async event => {
       const button = event.currentTarget;
       button.disabled = true;
       error.hidden = true;
       try {
         const content = await source();
-        saveFile(content instanceof Blob ? content : await postForFile("attention", content), `${name}.${extension}`);
+        saveFile(content instanceof Blob ? content : await postForFile("attention", content), `${typeof own === "function" ? own() : own}.${extension}`);
       } catch (failure) {
         if (!(failure instanceof ApiError)) throw failure;
         error.hidden = false;

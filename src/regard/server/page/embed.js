@@ -1,7 +1,7 @@
 // The cosine similarity of text embeddings.
 import { ApiError, post } from "./api.js";
 import { announce, element } from "./dom.js";
-import { canvasToPng, downloadButtons } from "./download.js";
+import { snapshotButtons } from "./download.js";
 import { readFields } from "./form.js";
 import { matrix } from "./matrix.js";
 import { createView, offerCopies } from "./view.js";
@@ -31,9 +31,9 @@ function open(panel, context) {
     const { results } = await post("embed", { model: model.id, text: list, ...readFields(fields) }, signal);
     const vectors = results.map(embedding => embedding.vectors[0]), weights = vectors.map(a => vectors.map(b => cosine(a, b)));
     result.replaceChildren();
-    const { canvas } = matrix(result, { rows: list, columns: list, weights }, { label: "cosine similarity of the texts", link: " and " });
+    const { node } = matrix(result, { rows: list, columns: list, weights }, { label: "cosine similarity of the texts", link: " and " });
     result.append(element("p", { class: "hint" }, "The cosine of the mean vectors: 1 is the same direction, 0 unrelated; rust is below 0."));
-    downloadButtons(result, `${model.id}-similarity`, [["PNG", "png", () => canvasToPng(canvas)]]);
+    snapshotButtons(result, `${model.id}-similarity`, () => [node]);
     announce("The texts were compared.");
   });
 }

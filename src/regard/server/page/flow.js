@@ -2,6 +2,7 @@
 import { post } from "./api.js";
 import { colourOf, paintOnThemeChange, seriesColour } from "./colormap.js";
 import { announce, element } from "./dom.js";
+import { snapshotButtons } from "./download.js";
 import { paintScale } from "./drawing.js";
 import { drawFlow } from "./flow_diagram.js";
 import { createView, offerCopies } from "./view.js";
@@ -23,6 +24,7 @@ function open(panel, context) {
     const redraw = drawFlow(box, data, { colourOf, paintScale, headColour: i => seriesColour(i, data.heads), stage: number("stage", data.stages.length), head: number("head", data.heads), token: number("token", tokens),
       onchange: at => remember({ stage: String(at.stage + 1), head: String(at.head + 1), token: String(at.token + 1) }) });
     paintOnThemeChange(box, redraw);
+    snapshotButtons(result, () => `${model.id}-flow-${state.stage ?? 1}`, () => [box.querySelector(".flow-tokens"), box.querySelector(".flow-main")]);
     announce(`${data.stages.length} stages; the arrow keys go through them.`);
   });
 }

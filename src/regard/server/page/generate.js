@@ -3,10 +3,11 @@ import { stream } from "./api.js";
 import { bars } from "./bars.js";
 import { announce, clamp, element, formatProbability, visibleToken } from "./dom.js";
 import { topIndices } from "./drawing.js";
+import { snapshotButtons } from "./download.js";
 import { readFields, withoutEmpty } from "./form.js";
 import { nextTokenPanel } from "./next_token.js";
 import { alignTokens, tokenList } from "./token_list.js";
-import { attentionDownloads, createView, firstWords, linkToAttention, offerCopies, pinnedToken, samplingFields } from "./view.js";
+import { createView, firstWords, linkToAttention, offerCopies, pinnedToken, samplingFields } from "./view.js";
 
 export const generate = { name: "Generate", open };
 const ANNOUNCE_EVERY = 2500;                          // milliseconds between messages to screen readers
@@ -112,7 +113,8 @@ function showText(result, generated, request, events, context, { faithfulness, n
   readout.textContent = instructions;
   result.append(readout, alternatives);
   if (attention) result.append(element("p", { class: "hint" }, attention.name + (attention.note ? `; ${attention.note}` : "")));
-  if (attention) attentionDownloads(result, `${context.model.id}-text`, { model: context.model.id, text: generated.text });
+  if (attention) snapshotButtons(result, `${context.model.id}-text`, () => [source?.box, text.box, readout, alternatives],
+    [[".attn", "attn", () => ({ model: context.model.id, text: generated.text, format: "attn" })]]);
   if (generated.text) linkToAttention(result, context, { text: generated.text }, "All attention heads for this text");
   text.restore();
   if (steps.length && !context.state.token) explain(0);

@@ -47,7 +47,7 @@ function storeImage(url, name) {
 
 // Add a drop zone to a form; a new image submits the form. It opens with the last image, else with an example.
 export function imageInput(form, { closed, examples }) {
-  const input = element("input", { type: "file", accept: "image/*", id: uniqueId("image"), class: "hidden", tabindex: -1 });
+  const input = element("input", { type: "file", accept: "image/*", id: uniqueId("image"), class: "hidden", tabindex: -1, "aria-label": "image file" });
   const preview = element("img", { alt: "", hidden: true });
   const caption = element("span", { class: "muted" }, "Drop an image here, paste one, or");
   const button = element("button", { type: "button", onclick: () => input.click() }, "choose a file");

@@ -1,6 +1,7 @@
 // The logit lens: what each layer would predict at each position, if it were the last.
 import { post } from "./api.js";
 import { announce, element } from "./dom.js";
+import { snapshotButtons } from "./download.js";
 import { drawLens } from "./lens_grid.js";
 import { createView, offerCopies } from "./view.js";
 
@@ -20,6 +21,7 @@ function open(panel, context) {
       + "the state after a layer goes through the model's own final norm and output layer."), box);
     drawLens(box, data, { layer: place("layer", data.layers.length, 0), position: place("token", data.reads.length, 1) ?? null, colour: state.colour,
       onselect: at => remember({ layer: String(at.layer), token: String(at.position + 1), colour: at.colour === "best" ? undefined : at.colour }) });
+    snapshotButtons(result, `${model.id}-lens`, () => [box]);
     announce(`${data.layers.length - 1} layers, ${data.reads.length} positions.`);
   });
 }

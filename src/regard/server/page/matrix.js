@@ -134,11 +134,12 @@ export function matrix(parent, map, { label, onPoint, absolute = false, link = "
     scale.getContext("2d").drawImage(colours, 0, 0);
   });
   const legend = element("p", { class: "scale" }, signed ? formatWeight(-end) : "0", scale, formatWeight(end));
+  const node = element("div", {}, box, legend, readout);
   box.append(canvas);
   readout.textContent = instructions;
   readout.setAttribute("aria-live", "polite");
-  parent.append(box, legend, readout);
+  parent.append(node);
   paintOnThemeChange(canvas, paint);
   new ResizeObserver(() => { if (canvas.isConnected && measure().width !== layout.width) paint(); }).observe(parent);
-  return { canvas, lightRow(i) { litRow = tileSize === 1 ? i : null; paint(); } };
+  return { canvas, node, lightRow(i) { litRow = tileSize === 1 ? i : null; paint(); } };
 }

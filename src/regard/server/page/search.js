@@ -3,6 +3,7 @@ import { post } from "./api.js";
 import { paintOnThemeChange, scaleLegend, shade } from "./colormap.js";
 import { scaleEnd } from "./colours.js";
 import { announce, element, formatProbability, visibleToken } from "./dom.js";
+import { snapshotButtons } from "./download.js";
 import { withoutEmpty } from "./form.js";
 import { createView, offerCopies } from "./view.js";
 
@@ -48,7 +49,9 @@ function showFound(result, found, context) {
   result.append(element("p", { class: "hint" }, `${found.heads.length} heads over ${read} sentence${read === 1 ? "" : "s"}${found.skipped
     ? `; ${found.skipped} too long or empty` : ""}: the mean weight on each relation. Select a head to see where it attends most to one token.`));
   const table = headTable(found, context, select);
-  result.append(element("div", { class: "found" }, table.node, hits));
+  const box = element("div", { class: "found" }, table.node, hits);
+  result.append(box);
+  snapshotButtons(result, `${context.model.id}-search`, () => [box]);
   select(first);
 }
 

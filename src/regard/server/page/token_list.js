@@ -55,7 +55,7 @@ export function tokenList(parent, tokens, { label, name = "words", onPoint, onPi
   parent.append(box);
   paintOnThemeChange(box, () => nodes.forEach((node, i) => shade(node, weights?.[i])));
   return {
-    nodes, pin, highlight,
+    box, nodes, pin, highlight,
     restore() { if (kept in nodes) pin(kept); },
     shade(values) {
       weights = values;

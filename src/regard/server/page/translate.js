@@ -3,11 +3,11 @@ import { ApiError, post } from "./api.js";
 import { beamTree } from "./beam_tree.js";
 import { announce, element, formatNumber, formatProbability, range } from "./dom.js";
 import { topIndices } from "./drawing.js";
-import { downloadButtons, svgToFile } from "./download.js";
+import { downloadButtons, snapshotButtons, svgToFile } from "./download.js";
 import { readFields, tabs, withoutEmpty } from "./form.js";
 import { matrix } from "./matrix.js";
 import { tokenList } from "./token_list.js";
-import { attentionDownloads, beamFields, createView, linkToAttention, offerCopies, pinnedToken, samplingFields, showAlternatives } from "./view.js";
+import { beamFields, createView, linkToAttention, offerCopies, pinnedToken, samplingFields, showAlternatives } from "./view.js";
 
 export const translate = { name: "Translate", open };
 const EXAMPLE = "The dog waited in the hut, although it had burned down.";
@@ -69,10 +69,11 @@ function showMatrix(box, alignment, words, request, context) {
     const grid = matrix(body, { rows: alignment.target, columns: alignment.source, weights },
       { label: "alignment of the translation with the sentence", onPoint: cell => words.pointAt(cell?.[0] ?? null) });
     words.onPoint = i => grid.lightRow(i);
+    grid.lightRow(words.pointed());
     body.append(element("p", { class: "hint" }, `${name}. Rows are the translation, columns the sentence.`));
-    const kind = model.attention_kinds.includes("cross") ? "cross" : undefined;
-    attentionDownloads(body, `${model.id}-alignment`, withoutEmpty({ model: model.id, text: request.text, kind,
-      layers: chosen.layer && [chosen.layer], heads: chosen.head && [chosen.head] }));
+    const kind = model.attention_kinds.includes("cross") ? "cross" : undefined, place = chosen.layer ? `-layer-${chosen.layer}${chosen.head ? `-head-${chosen.head}` : ""}` : "";
+    snapshotButtons(body, `${model.id}-alignment${place}`, () => [...words.nodes, grid.node], [[".attn", "attn", () => withoutEmpty({ model: model.id, text: request.text,
+      kind, format: "attn", layers: chosen.layer && [chosen.layer], heads: chosen.head && [chosen.head] })]]);
   };
   if (alignment.heads.length) headChoice(box, alignment, context, () => { draw(); words.update(); });
   box.append(body);
@@ -132,7 +133,7 @@ function showAlignment(result, best, alignment, explain, context) {
     if (pinned && i < wordCount) explain(explained = i);
   };
   const target = tokenList(result, alignment.target, { label: "the translation", name: "words target", onPoint, ...pinnedToken(context) });
-  const words = { onPoint: null, pointAt(i) { target.highlight(i); show(i); }, update() { show(pointed); explain(explained); } };
+  const words = { onPoint: null, pointed: () => pointed, nodes: [source.box, target.box, readout], pointAt(i) { target.highlight(i); show(i); }, update() { show(pointed); explain(explained); } };
   readout.textContent = instructions;
   result.append(readout);
   target.restore();

@@ -1,7 +1,6 @@
 // What every view has: a form, a place for the result, and the faithfulness panel; and fields that several views share.
 import { commandLine, copyButtons, pythonCall } from "./copy.js";
 import { element } from "./dom.js";
-import { downloadButtons } from "./download.js";
 import { faithfulnessPanel } from "./faithfulness.js";
 import { Form } from "./form.js";
 
@@ -66,10 +65,4 @@ export function maskWord(text, mask = "[MASK]") {
   const words = text.split(" "), middle = Math.floor(words.length / 2), plain = /^(\W*)(.*?)(\W*)$/u.exec(words[middle]);
   words[middle] = plain[1] + mask + plain[3];
   return words.join(" ");
-}
-
-// Download buttons for the attention figure that the server draws.
-export function attentionDownloads(result, name, request) {
-  const formats = [["SVG", "svg"], ["PNG", "png"], [".attn", "attn"]];
-  downloadButtons(result, name, formats.map(([label, format]) => [label, format, () => ({ ...request, format })]));
 }

@@ -5,6 +5,7 @@ import { answerVerb, compareBars, fetchAnswer, showAnswer } from "./answers.js";
 import { ApiError, post } from "./api.js";
 import { copyButtons } from "./copy.js";
 import { element, formatSmall } from "./dom.js";
+import { snapshotButtons } from "./download.js";
 import { createView, firstWords, maskWord } from "./view.js";
 
 const EXAMPLE = "The dog waited in the hut, although it had burned down.", TYPING_PAUSE = 450;
@@ -42,6 +43,7 @@ function open(panel, context) {
     if (second.has_attention) await showSwitches(shown.switches, second, edited, context, update, signal);
     else shown.switches.append(element("p", { class: "muted" }, `${second.id} has no attention heads to switch off.`));
     if (changed.dataset.same) remember({ changed: undefined });
+    snapshotButtons(result, `${model.id}-what-if`, () => [...shown.nodes, shown.switches]);
   });
 }
 
@@ -77,7 +79,7 @@ function showPair(result, model, second, before) {
       if (running === current) after.classList.remove("waiting");
     }
   };
-  return { change, switches };
+  return { change, switches, nodes: [result.firstElementChild, note, bars] };
 }
 
 function summary(before, after) {

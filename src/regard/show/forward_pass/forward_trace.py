@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,33 @@ class RecordedCall:
     output: Tensor
 
 
+class AttentionParts(Protocol):
+    """The parts of an attention sub-layer, of a batch of one: q (H, T, K), k and v (G, S, ·), scores and weights (H, T, S), mixed
+    (H, T, J), output (T, D)."""
+
+    @property
+    def q(self) -> Tensor: ...
+    @property
+    def k(self) -> Tensor: ...
+    @property
+    def v(self) -> Tensor: ...
+    @property
+    def scores(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor: ...
+    @property
+    def mixed(self) -> Tensor: ...
+    @property
+    def output(self) -> Tensor: ...
+    @property
+    def has_bias(self) -> bool: ...
+    @property
+    def formula(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class AttentionTrace:
-    """The parts of an attention sub-layer, of a batch of one: q (H, T, K), k and v (G, S, ·), mixed (H, T, J), output (T, D)."""
+    """The parts of an attention sub-layer of ours, from the call of its `attend`."""
 
     call: RecordedCall
     output: Tensor
@@ -90,13 +114,14 @@ class SublayerTrace:
 
     kind: str
     """"self", "cross" or "feed_forward"."""
-    residual: Residual
+    norm: nn.Module
+    norm_first: bool
     x: Tensor
     normed: Tensor | None
     added: Tensor
     sum: Tensor
     result: Tensor
-    attention: AttentionTrace | None = None
+    attention: AttentionParts | None = None
     inner: Tensor | None = None
     """Of a feed-forward layer, the activations (T, F)."""
     activation: str = ""
@@ -126,7 +151,8 @@ class BlockCalls:
         added = residual._regularize(residual.output_norm(output) if residual.norm_first else output.reshape(x.shape))
         return SublayerTrace(
             kind,
-            residual,
+            residual.norm,
+            residual.norm_first,
             x[0],
             norm.output[0] if norm is not None and residual.norm_first else None,
             added[0],

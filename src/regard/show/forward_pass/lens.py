@@ -18,11 +18,13 @@ from regard.errors import UserError
 from regard.layers.stack import Stack
 from regard.show.figures.labels import clean, shorten
 from regard.show.figures.lens_grid import LensCell, LogitLens, lens_figure, lens_page, lens_text
+from regard.show.forward_pass.transformers_states import lens_logits, predicts_tokens
 from regard.show.inline import InlineFigure
 from regard.show.recording import ModelInputs, model_inputs
 from regard.show.selection import ViewSelection, pluralize
 from regard.show.token_choice import choose_token
 from regard.tasks.base import Run
+from regard.tasks.transformers_models import TransformersRun
 
 NUM_CANDIDATES = 10
 """Tokens that are kept of each distribution."""
@@ -62,8 +64,8 @@ def logit_lens(run: Run, text: str) -> LogitLens:
 
 
 def has_lens(run: Run) -> bool:
-    """Return whether a run's model predicts tokens from the output of a stack of blocks."""
-    return hasattr(run.model, "output_stack")
+    """Return whether a run's model predicts tokens from the output of a stack of layers."""
+    return predicts_tokens(run) if isinstance(run, TransformersRun) else hasattr(run.model, "output_stack")
 
 
 def lens_inputs(run: Run, text: str) -> ModelInputs:
@@ -71,7 +73,7 @@ def lens_inputs(run: Run, text: str) -> ModelInputs:
     if not has_lens(run):
         raise UserError(
             f"--view lens: {run.folder} {run.task.does}; the logit lens is for Transformers that predict tokens: language "
-            "models, masked language models and translators of this package, or Hugging Face folders of its families"
+            "models, masked language models and translators"
         )
     return model_inputs(run, text)
 
@@ -79,6 +81,8 @@ def lens_inputs(run: Run, text: str) -> ModelInputs:
 @torch.no_grad()
 def lens_log_probs(run: Run, inputs: ModelInputs) -> Tensor:
     """Return the log-probabilities (layers + 1, T, V) of each layer, on the CPU; 0 is the embeddings, the last is the model's."""
+    if isinstance(run, TransformersRun):
+        return lens_logits(run, inputs.inputs).float().log_softmax(-1).cpu()
     model, stack = run.model, run.model.output_stack
     with record_states(stack) as states:
         run._forward(inputs.inputs)

@@ -17,8 +17,15 @@ export function colourTable(dark, negative = false) {
     const t = i / 255, hue = (negative ? 48 : dark ? 260 - 12 * t : 235 + 32 * t) * Math.PI / 180;
     const lightness = dark ? 0.265 + 0.65 * t : 0.985 - (negative ? 0.5 : 0.7) * t;
     const chroma = (dark ? 0.016 : 0.004) + 0.078 * Math.sin(Math.PI * t ** 0.9) ** 1.2 + (dark ? 0.02 : 0.05) * t + (negative ? 0.05 * t : 0);
-    return { rgb: oklabToRgb([lightness, chroma * Math.cos(hue), chroma * Math.sin(hue)]), text: lightness > 0.58 ? "#0b1017" : "#ffffff" };
+    const rgb = oklabToRgb([lightness, chroma * Math.cos(hue), chroma * Math.sin(hue)]);
+    return { rgb, text: luminance(rgb) > 0.179 ? "#000000" : "#ffffff" };                 // the one with more contrast, at least 4.5
   });
+}
+
+// The relative luminance of WCAG 2.
+function luminance(rgb) {
+  const [red, green, blue] = rgb.map(channel => channel <= 10 ? channel / 255 / 12.92 : ((channel / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
 const SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];      // Okabe & Ito 2008

@@ -88,7 +88,7 @@ export function drawFlow(box, data, { stage = 0, head = 0, token = null, colourO
       const before = stages[i - 1], isNew = !before || one.part !== before.part || one.layer !== before.layer;
       if (isNew) {
         group = flowNode("div", "flow-group", undefined, map);
-        if (one.part !== before?.part && one.part !== "output") flowNode("h3", "", one.part, group);
+        if (one.part !== before?.part && one.part !== "output") flowNode("p", "flow-part", one.part, group);
         const name = one.layer ? `layer ${one.layer}` : one.part === "output" ? "output" : before?.part === one.part ? "after the layers" : "input";
         button(group, name, `${one.part} ${name}`, () => go(i), "flow-layer");
         list = flowNode("ol", "", undefined, group);
