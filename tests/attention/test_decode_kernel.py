@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard import watch
-from regard.attention import decode_kernel
 from regard.attention.core import attend, attend_with_weights
+from regard.attention.kernels import decode_kernel
 from regard.attention.kv_cache import KVCache, RowIndex
 from regard.attention.masks import GridPattern, Mask
 from regard.decoding.beam import beam_search

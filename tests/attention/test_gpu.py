@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.attention import short_attention, weights_kernel
 from regard.attention.core import attend, attend_with_weights, attention_weights
+from regard.attention.kernels import short_attention, weights_kernel
 from regard.attention.masks import GridPattern, Mask
 from regard.attention.record import part_shapes
 from regard.layers import stack

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from regard.attention import decode_kernel, short_attention
+from regard.attention.kernels import decode_kernel, short_attention
 from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
 from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention import decode_kernel
+from regard.attention.kernels import decode_kernel
 from regard.attention.masks import Mask
 
 

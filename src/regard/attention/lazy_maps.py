@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention import weights_kernel
 from regard.attention.core import DotProductScore, Score, attention_weights
+from regard.attention.kernels import weights_kernel
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.modules import Indices
 from regard.attention.record import MapShape, RecordedMap, part_shapes
