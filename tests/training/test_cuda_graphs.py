@@ -63,6 +63,22 @@ def test_replayed_steps_equal_eager_steps(tmp_path, monkeypatch, recipe, more):
         torch.testing.assert_close(p, q, atol=2e-4, rtol=1e-3)
 
 
+@cuda
+def test_a_recurrent_encoder_trains_without_graphs_and_says_so(tmp_path, capsys):
+    """The host reads the lengths in every step, which cannot be captured."""
+    recurrent = {**WORLD, "model": {"kind": "recurrent", "width": 16}}
+    train_run(tmp_path / "run", recurrent, cuda_graphs=True)
+    assert "training without CUDA graphs" in " ".join(capsys.readouterr().err.split())
+
+
+@cuda
+def test_by_default_a_long_enough_training_is_captured_and_says_so(tmp_path, capsys):
+    images = {**IMAGES, "train": {**IMAGES["train"], "steps": 300, "evaluate_every": 300, "save_every": 300}}
+    train_run(tmp_path / "run", images)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "steps: CUDA graphs (for 99% of 300 steps), not compiled" in said and "without CUDA graphs" not in said
+
+
 def test_cuda_graphs_without_a_gpu_only_change_the_padding(tmp_path):
     run = train_run(tmp_path / "run", cuda_graphs=True, steps=2, evaluate_every=2, save_every=2)
     assert run.recipe.train.cuda_graphs

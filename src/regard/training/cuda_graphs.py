@@ -74,8 +74,10 @@ class CudaGraphedStep:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
-            output = self.function(batches, count)
-            torch.cuda.set_sync_debug_mode(before)
+            try:
+                output = self.function(batches, count)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
         if any("called a synchronizing CUDA operation" in str(warning.message) for warning in caught):
             self.capturable = False
             self.note("the host waits for the device in each step, which cannot be captured; training without CUDA graphs")
