@@ -2,7 +2,7 @@
 
 The fused kernels of torch are made for long sequences: they walk over tiles of keys, keep the sums of the softmax between the
 passes, and leave their fastest path where lengths differ. Up to MAX_LENGTH positions, as in translation, nothing has to be kept:
-with P = softmax(s Q Kᵀ) over the keys that each query sees, O = P V, and from the gradient dO of O
+with P the softmax of s Q Kᵀ over the keys that each query sees, O = P V, and from the gradient dO of O
 
     dV = Pᵀ dO        dP = dO Vᵀ        dS = P ⊙ (dP - rowsum(P ⊙ dP))        dQ = s dS K        dK = s dSᵀ Q
 
