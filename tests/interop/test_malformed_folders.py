@@ -395,7 +395,7 @@ def test_any_corruption_gives_a_run_or_one_line(good, tmp_path, corrupted_bytes,
     law()
 
 
-@pytest.mark.parametrize("name", ["merges that panic", "width absurd"])
+@pytest.mark.parametrize("name", ["merges that panic"])
 def test_command_line_prints_one_line_and_exits_with_2(good, tmp_path, name):
     kind, corrupt, _ = CORRUPTIONS[name]
     shutil.copytree(good[kind], tmp_path / "folder")

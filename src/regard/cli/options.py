@@ -187,7 +187,7 @@ def read_batches(
     with show_progress(doing, total, enabled=total is not None and not sys.stdout.isatty()):
         for lines in _arriving_lines():
             batch += lines
-            while len(batch) >= size or (batch and not _is_regular_file(sys.stdin)):
+            while len(batch) >= size or (batch and _is_regular_file(sys.stdin) is False):
                 yield batch[:size]
                 batch = batch[size:]
                 sys.stdout.flush()
@@ -204,12 +204,12 @@ def _count_lines(file: BufferedIOBase) -> int:
     return max(1, number)
 
 
-def _is_regular_file(file: IO[str]) -> bool:
-    """Whether a file is on a disk, and all of it there to be read."""
+def _is_regular_file(file: IO[str]) -> bool | None:
+    """Whether a file is on a disk, and all of it there to be read; None for what is no file of the system."""
     try:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (OSError, ValueError):  # no file of the system
-        return True
+    except (OSError, ValueError):
+        return None
 
 
 def _arriving_lines() -> Iterator[list[str]]:

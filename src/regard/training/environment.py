@@ -28,6 +28,7 @@ PACKAGES = [
     "numpy",
 ]
 EXTRAS = {
+    "comet": ["unbabel-comet"],
     "serve": ["fastapi", "uvicorn"],
     "hub": ["huggingface_hub"],
     "tensorboard": ["tensorboard"],
