@@ -76,6 +76,22 @@ def check_faithfulness(page):
     assert BASELINE in panel.locator("table").inner_text()
 
 
+def check_overlay_options(page):
+    """The legend ends at the largest weight shown or, absolute, at 1; contour lines differ; the address keeps both."""
+    overlay, options = page.locator(".result canvas.overlay"), page.locator(".result .overlay-options")
+    pixels = "canvas => canvas.toDataURL()"
+    shown, end = overlay.evaluate(pixels), options.locator(".scale span").nth(1)
+    assert 0 < float(end.inner_text()) < 1
+    options.get_by_label("absolute scale").check()
+    absolute = overlay.evaluate(pixels)
+    assert end.inner_text() == "1" and absolute != shown and "scale=absolute" in page.url
+    options.get_by_label("absolute scale").uncheck()
+    options.get_by_label("contour lines").check()
+    assert overlay.evaluate(pixels) not in (shown, absolute) and "overlay=contours" in page.url
+    options.get_by_label("contour lines").uncheck()
+    assert overlay.evaluate(pixels) == shown
+
+
 def click(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
@@ -223,8 +239,11 @@ def test_views_of_images(opened, served, page_stub, view, result):
             assert page.locator(".frame").count() == page.locator(result).count()
             with page.expect_download():
                 click(page, "download PNG of all words")
+        if view == "kinds/attention":
+            check_overlay_options(page)
         check_faithfulness(page)
         assert page.locator(".faithfulness canvas.overlay").is_visible()
+        assert page.locator(".faithfulness .overlay-options .scale").inner_text().startswith("-")
 
 
 def test_image_can_be_dropped(opened, served, page_stub):

@@ -6,7 +6,7 @@ import { tabs, withoutEmpty } from "./form.js";
 import { headLines } from "./head_lines.js";
 import { imageInput } from "./image_input.js";
 import { matrix } from "./matrix.js";
-import { drawOverlay, loadImage, pngUrl, toGrid } from "./overlay.js";
+import { drawOverlay, largestOf, loadImage, overlayControls, pngUrl, toGrid } from "./overlay.js";
 import { thumbnails } from "./thumbnails.js";
 import { createView, offerCopies } from "./view.js";
 
@@ -90,7 +90,7 @@ async function fetchAllLayers(request, signal) {
 function showHeads(result, maps, image, request, { state: kept, remember }, onHead) {
   const place = (numbers, name, fallback) => numbers.includes(Number(kept[name])) ? numbers.indexOf(Number(kept[name])) : fallback;
   const state = { layer: place(maps.layers, "layer", maps.sharpest_layer), head: place(maps.heads, "head", 0), allHeads: Boolean(kept.all),
-    tab: kept.panel ?? (image ? "Image" : maps.queries.length > MAX_LINES ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember };
+    tab: kept.panel ?? (image ? "Image" : maps.queries.length > MAX_LINES ? "Matrix" : "Lines"), token: Number(kept.token) - 1, remember, state: kept };
   const title = element("h2", { "aria-live": "polite" }), boxes = new Map();
   const size = [maps.queries, maps.keys].map(tokens => tokens.length.toLocaleString("en")).join(" × ");
   const drawTab = { Image: box => drawOnImage(box, maps, image, state), Lines: box => drawLines(box, maps, state, draw),
@@ -144,12 +144,15 @@ function drawMatrix(box, maps, state, { beside }) {
 function drawOnImage(box, maps, image, state) {
   const canvas = element("canvas", { class: "overlay", role: "img" }), weights = maps.weights[state.layer][state.head];
   const queries = element("select", {}, ...maps.queries.map((token, i) => element("option", { value: i }, token)));
+  const [rows, columns] = maps.grid, grids = weights.map(row => toGrid(row.slice(-rows * columns), maps.grid));
+  const controls = overlayControls(state, () => largestOf(grids[Number(queries.value)]), () => paint());
   const paint = () => {
-    const [rows, columns] = maps.grid, query = Number(queries.value);
-    drawOverlay(canvas, image, toGrid(weights[query].slice(-rows * columns), maps.grid));
+    const query = Number(queries.value);
+    controls.update();
+    drawOverlay(canvas, image, grids[query], controls.read());
     canvas.setAttribute("aria-label", `attention of ${maps.queries[query]} over the image`);
   };
   queries.addEventListener("change", paint);
-  box.append(element("label", { class: "row" }, element("span", { class: "muted" }, "attention of"), queries), canvas);
+  box.append(element("label", { class: "row" }, element("span", { class: "muted" }, "attention of"), queries), canvas, controls.node);
   paint();
 }

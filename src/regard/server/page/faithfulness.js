@@ -1,7 +1,7 @@
 // Beside every view: whether what it shows explains the model's output. Attributions by several methods, and how faithful each is.
 import { ApiError, post } from "./api.js";
 import { element, formatNumber, formatProbability } from "./dom.js";
-import { drawOverlay, loadImage, pngUrl, toGrid } from "./overlay.js";
+import { drawOverlay, loadImage, overlayControls, pngUrl, toGrid } from "./overlay.js";
 import { tokenList } from "./token_list.js";
 
 const AUTOMATIC_LENGTH = 400;                         // longer texts are explained only on request: it takes a while
@@ -26,7 +26,7 @@ const PERMUTATION_NOTE = "Permutation: how far the output moves when the shown w
   + "depend on them, and they explain nothing.";
 const BASELINE_NOTE = "The random baseline ranks tokens at random; every method has to beat it.";
 
-export function faithfulnessPanel(parent, { model, closed }) {
+export function faithfulnessPanel(parent, { model, closed, state, remember }) {
   const body = element("div"), viewNote = element("p", { class: "hint", "aria-live": "polite" }), available = model.verbs.includes("explain"), title = "Can this explanation be trusted?";
   const box = element("aside", { class: "faithfulness", "aria-label": title }, element("h2", {}, title), viewNote, body);
   parent.append(box);
@@ -63,14 +63,18 @@ export function faithfulnessPanel(parent, { model, closed }) {
     const valueText = value => value === null ? "unknown" : formatNumber(value);
     const list = image ? null : tokenList(pieces, tokens, { label: "attributions", name: "words small",
       tooltip: i => methods.map(name => `${name} ${valueText(attributions[name][i])}`).join("\n") });
-    if (image) pieces.append(canvas);
+    const shares = () => attributions[select.value].map(value => value ?? 0);
+    const controls = image ? overlayControls({ state, remember }, () => Math.max(1e-9, ...shares().map(Math.abs)), () => showMethod(select.value),
+      { signed: true, name: "attribution of a patch" }) : null;
+    if (image) pieces.append(canvas, controls.node);
     const showMethod = name => {
       select.value = name;
       const values = attributions[name].map(value => value ?? 0), largest = Math.max(1e-9, ...values.map(Math.abs));
       verdict.textContent = summary.find(line => line.startsWith(`${name}:`)) ?? "";
       if (list) list.shade(values.map(value => value / largest));
       else {
-        drawOverlay(canvas, image, toGrid(values, grid));
+        controls.update();
+        drawOverlay(canvas, image, toGrid(values, grid), controls.read());
         canvas.setAttribute("aria-label", `the image, in colour where ${name} is high`);
       }
     };
