@@ -5,7 +5,8 @@
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
 # make audit    known vulnerabilities of the dependencies (pip-audit) and of the source (bandit); says what it could check, never fails
 # make bench    regard and its peers on the CPU, interleaved, as ratios (some 5 minutes on 2 idle cores)
-# make bench-gpu  the same on one idle GPU (most of the time is compilation), with Multi30k in data/multi30k
+# make bench-gpu  regard and its peers on one idle GPU, as a table with ratios (under 20 minutes, most of it compilation)
+# make test-gpu   the tests that need a GPU (under 6 minutes)
 # Each target installs what it needs into .venv: make setup the package alone, make dev the test tools too.
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +20,12 @@ SHARED := --dist loadfile --max-worker-restart 0
 # system tests that measure time, or have time limits: run one after another
 ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
 
-.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu clean
+# tests of kernels, CUDA graphs and images that run on a GPU where there is one
+GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
+	tests/decoding/test_beam_kernel.py tests/decoding/test_next_tokens.py tests/training/test_cuda_graphs.py \
+	tests/training/test_losses_gpu.py tests/batches/test_images_gpu.py
+
+.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu clean
 
 setup: $(RUNTIME)
 
@@ -75,10 +81,11 @@ bench: dev
 	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
 
 bench-gpu: dev
-	for work in "training gpt2" "training base" "training vit" "decoding base" "decoding base --rows 1" "decoding gpt2 --rows 1" \
-	    "decoding gpt2 --rows 64" "decoding bert"; do $(BIN)/python benchmarks/gpu_$$work || exit 1; done
-	$(BIN)/python benchmarks/loading.py
-	$(BIN)/python benchmarks/growth.py --only works --precision bf16
+	$(BIN)/python benchmarks/gpu_table.py
+	$(BIN)/python benchmarks/watch.py
+
+test-gpu: dev
+	$(BIN)/pytest -q $(GPU_TESTS) -n 4 $(SHARED)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

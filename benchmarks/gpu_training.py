@@ -1,10 +1,12 @@
-"""Time training steps on one GPU in bf16, dropout 0: regard, compiled and with CUDA graphs, and `transformers`, compiled.
+"""Time training steps on one GPU in bf16, dropout 0: regard, compiled and with CUDA graphs, and its peers, compiled.
 
-    python benchmarks/gpu_training.py gpt2|base|vit [--rounds 5] [--steps 10] [--alone]
+    python benchmarks/gpu_training.py gpt2|base|vit [--rounds 5] [--steps 10] [--alone] [--profile]
 
-GPT-2 124M over 32 × 1,024 tokens (vocabulary 50,304, a multiple of 64, on both sides); the base Transformer over 640 pairs of
-40 + 40 tokens (vocabulary 32,000); ViT-B/16 over 256 images. Both sides have the same random weights, AdamW, and gradients
-clipped to norm 1. The first losses must agree within 1%. `--alone` leaves the peer out.
+GPT-2 124M over 32 × 1,024 tokens (vocabulary 50,304, a multiple of 64, on all sides); the base Transformer over 640 pairs of
+40 + 40 tokens (vocabulary 32,000); ViT-B/16 over 256 images. The peers are `transformers`, with the same random weights, and
+plain PyTorch models of the same shape: GPT-2 as nanoGPT has it, with biases and without, and `nn.Transformer`. All have AdamW
+and gradients clipped to norm 1. The first losses must agree within 1%. `--alone` leaves the peers out; `--profile` prints the
+kernels of one step of each.
 """
 
 import fcntl
@@ -16,8 +18,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import MismatchError, parse_args, report, time_alternating
-from peers import to_transformers
+from harness import MismatchError, parse_args, print_kernels, report, time_alternating
+from peers import PlainGpt, PlainTransformer, to_transformers
 from torch import Tensor, nn
 
 from regard.batches.batch import Batch
@@ -41,9 +43,8 @@ class Work:
 
     model: nn.Module
     batch: Batch
-    peer: Callable[[], nn.Module]
-    peer_logits: Callable[[nn.Module], Tensor]
-    """Return the peer's logits, one row per label."""
+    peers: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]]
+    """How to build each peer, and to get its logits, one row per label."""
     amount: int
     unit: str
 
@@ -58,8 +59,11 @@ def gpt2(vocabulary: int = 50_304) -> Work:
     return Work(
         model,
         Batch({"target": tokens}, labels, None),
-        lambda: to_transformers(model, "language", vocabulary),  # type: ignore[arg-type]
-        lambda peer: peer(input_ids=tokens).logits,
+        {
+            "transformers": (lambda: to_transformers(model, "language", vocabulary), lambda peer: peer(input_ids=tokens).logits),
+            "nanoGPT": (lambda: PlainGpt(vocabulary, 1024), lambda peer: peer(tokens)),
+            "nanoGPT without biases": (lambda: PlainGpt(vocabulary, 1024, bias=False), lambda peer: peer(tokens)),
+        },
         labels.numel(),
         "tokens per second",
     )
@@ -73,8 +77,13 @@ def base(vocabulary: int = 32_000) -> Work:
     return Work(
         model,
         Batch(inputs, labels, None),
-        lambda: to_transformers(model, "translate", vocabulary),  # type: ignore[arg-type]
-        lambda peer: peer(input_ids=source, decoder_input_ids=target).logits,
+        {
+            "transformers": (
+                lambda: to_transformers(model, "translate", vocabulary),
+                lambda peer: peer(input_ids=source, decoder_input_ids=target).logits,
+            ),
+            "nn.Transformer": (lambda: PlainTransformer(vocabulary, 40), lambda peer: peer(source, target)),
+        },
         labels.numel(),
         "target tokens per second",
     )
@@ -86,8 +95,12 @@ def vit(classes: int = 1000) -> Work:
     return Work(
         model,
         Batch({"pixels": pixels}, labels, None),  # type: ignore[arg-type]
-        lambda: to_transformers(model, "classify", classes, num_labels=classes),
-        lambda peer: peer(pixel_values=pixels).logits,
+        {
+            "transformers": (
+                lambda: to_transformers(model, "classify", classes, num_labels=classes),
+                lambda peer: peer(pixel_values=pixels).logits,
+            )
+        },
         256,
         "images per second",
     )
@@ -110,14 +123,15 @@ def our_step(work: Work) -> Callable[[], Tensor]:
     return lambda: trainer.update([work.batch], count) / count
 
 
-def peer_step(work: Work) -> Callable[[], Tensor]:
-    peer = work.peer().to(CUDA).train()
+def peer_step(work: Work, name: str) -> Callable[[], Tensor]:
+    build, logits = work.peers[name]
+    peer = build().to(CUDA).train()
     optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-5, fused=True)
     labels = work.batch.labels.flatten()
 
     @torch.compile
     def peer_loss() -> Tensor:
-        return F.cross_entropy(work.peer_logits(peer).flatten(0, -2).float(), labels)
+        return F.cross_entropy(logits(peer).flatten(0, -2).float(), labels)
 
     def step() -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -149,13 +163,13 @@ def exclusive_gpu():
 
 
 def main() -> None:
-    args = parse_args(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False)
+    args = parse_args(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False, profile=False)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
     with side_stream(CUDA):
         with torch.device(CUDA):
             work = {"gpt2": gpt2, "base": base, "vit": vit}[args.work]()
-        steps = {} if args.alone else {"transformers compiled": peer_step(work)}
+        steps = {} if args.alone else {name: peer_step(work, name) for name in work.peers}
         steps["regard"] = our_step(work)
         first_losses = {name: float(step()) for name, step in steps.items()}
         if max(first_losses.values()) > (1 + TOLERANCE) * min(first_losses.values()):
@@ -164,12 +178,16 @@ def main() -> None:
             step()
         with exclusive_gpu():
             times = time_alternating({name: repeat(step, args.steps) for name, step in steps.items()}, args.rounds)
+            if args.profile:
+                for name, step in steps.items():
+                    print(f"one step of {name}:")
+                    print_kernels(repeat(step, 1))
     report(
         args.work,
         times,
         amount=args.steps * work.amount,
         unit=work.unit,
-        against=["transformers compiled"],
+        against=list(work.peers),
         agreement=f"first losses {first_losses}",
         memory=f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
     )

@@ -89,11 +89,39 @@ def quartiles(values: Sequence[float], digits: int = 1) -> list[float]:
     return [round(low, digits), round(high, digits)]
 
 
-def require_close(ours: Any, theirs: Any, tolerance: float, what: str) -> str:
-    """Refuse tensors that differ by more than a tolerance; return a description of the difference."""
+def require_close(ours: Any, theirs: Any, tolerance: float, what: str, *, relative: bool = False) -> str:
+    """Refuse tensors that differ by more than a tolerance, in one entry or (`relative`) in norm; return a description."""
     if ours.shape != theirs.shape:
         raise MismatchError(f"{what}: shapes {tuple(ours.shape)} and {tuple(theirs.shape)}; no result")
-    difference = float((ours.float() - theirs.float()).abs().max())
+    error = ours.float() - theirs.float()
+    difference = float(error.norm() / theirs.float().norm() if relative else error.abs().max())
     if not difference <= tolerance:
         raise MismatchError(f"{what}: difference {difference:.2e}, more than {tolerance:.0e}; no result")
     return f"{what} within {difference:.1e}"
+
+
+def print_kernels(work: Work, number: int = 25) -> None:
+    """Print the GPU kernels of one piece of work: milliseconds and launches of each, and the sums by kind."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        work()
+    kernels = sorted(profiled.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    kinds: dict[str, float] = {}
+    for kernel in kernels:
+        kinds[_kernel_kind(kernel.key)] = kinds.get(_kernel_kind(kernel.key), 0.0) + kernel.self_device_time_total / 1000
+    total, launches = sum(kinds.values()), sum(kernel.count for kernel in kernels)
+    print(f"{total:.2f} ms in {launches} kernels: " + ", ".join(f"{kind} {ms:.2f}" for kind, ms in kinds.items()))
+    for kernel in kernels[:number]:
+        print(f"{kernel.self_device_time_total / 1000:9.3f} ms {kernel.count:5}  {kernel.key[:110]}")
+
+
+def _kernel_kind(name: str) -> str:
+    lower = name.lower()
+    if any(part in lower for part in ("flash", "fmha", "sdpa", "attention", "attend")):
+        return "attention"
+    if any(part in lower for part in ("gemm", "nvjet", "cutlass", "splitk", "cublas", "gemv")):
+        return "products"
+    if any(part in lower for part in ("memcpy", "memset", "copy")):
+        return "copies"
+    return "optimizer" if "multi_tensor" in lower else "element-wise"

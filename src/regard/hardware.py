@@ -1,14 +1,23 @@
-"""The device a model runs on: choose it, name it."""
+"""The device a model runs on: choose it, name it, say what runs on it."""
 
+import importlib.util
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from regard import distributed
 from regard.errors import UserError
 
 DEVICE_TYPES = ("cpu", "cuda", "mps")
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton runs its kernels in Python, on CPU tensors too, so that they can be tested without a GPU."""
+INFERENCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -33,6 +42,25 @@ def choose_device(name: str = "auto") -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
     return torch.device("cpu")
+
+
+@contextmanager
+def cudnn_attention(enabled: bool) -> Iterator[None]:
+    """While the block runs, allow cuDNN's attention, the fastest where shapes recur, or leave it as it was."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled or before)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def runs_inference_kernels(x: Tensor) -> bool:
+    """Return whether our Triton kernels, which have no backward pass, may compute from this tensor: on the current GPU, without
+    gradients, not while torch.compile traces."""
+    if not HAS_TRITON or torch.compiler.is_compiling() or torch.is_grad_enabled() or x.dtype not in INFERENCE_DTYPES:
+        return False
+    return x.device.index == torch.cuda.current_device() if x.is_cuda else TRITON_INTERPRETED
 
 
 def hardware(device: torch.device) -> str:

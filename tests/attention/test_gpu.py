@@ -1,13 +1,18 @@
 """Laws of attend and of the weights kernel on a GPU; skipped without one."""
 
+import unittest.mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.attention import weights_kernel
 from regard.attention.core import attend, attend_with_weights, attention_weights
+from regard.attention.kernels import short_attention, weights_kernel
 from regard.attention.masks import GridPattern, Mask
 from regard.attention.record import part_shapes
+from regard.layers import stack
+from regard.models.bert import TextEmbedder
+from regard.recipe import EncoderModel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 
@@ -17,10 +22,12 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
 @pytest.mark.parametrize("structure", ["none", "causal", "lengths", "both", "window", "documents", "packed"])
-def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure):
-    q, k, v = (torch.randn(3, h, 37, 64, device="cuda", dtype=dtype, requires_grad=True) for h in (heads[0], heads[1], heads[1]))
-    lengths = torch.tensor([37, 20, 1], device="cuda")
-    documents = torch.arange(37, device="cuda") // torch.tensor([[5], [9], [5]], device="cuda")
+@pytest.mark.parametrize("T", [37, 150])
+def test_fused_kernels_equal_the_written_out_equation(dtype, heads, structure, T):
+    """Short sequences have kernels of their own, packed documents those of torch for various lengths."""
+    q, k, v = (torch.randn(3, h, T, 64, device="cuda", dtype=dtype, requires_grad=True) for h in (heads[0], heads[1], heads[1]))
+    lengths = torch.tensor([T, 20, 1], device="cuda")
+    documents = torch.arange(T, device="cuda") // torch.tensor([[5], [9], [5]], device="cuda")
     mask = {
         "none": Mask(),
         "causal": Mask(causal=True),
@@ -53,6 +60,34 @@ def test_rows_without_visible_keys_give_zeros_in_value_and_gradient(dtype, path,
     gradients = torch.autograd.grad(out.float().square().sum(), (q, k, v))
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all(gradient[1].eq(0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("T, S, K", [(5, 17, 24), (40, 40, 64), (64, 33, 128), (1, 64, 32)])
+def test_short_attention_gives_the_same_bits_again(T, S, K):
+    """Its gradients are written once, by one program: no sum depends on the order in which programs end."""
+    q, k, v = (torch.randn(30, 4, n, K, device="cuda", dtype=torch.bfloat16, requires_grad=True) for n in (T, S, S))
+    assert short_attention.can_run(q, k, v, Mask())
+    mask, grad = Mask(lengths=torch.randint(S + 1, (30,), device="cuda")), torch.randn(30, 4, T, K, device="cuda").bfloat16()
+    first, again = (torch.autograd.grad(attend(q, k, v, mask=mask), (q, k, v), grad) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, again))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("full", [False, True])
+def test_an_encoder_computes_no_padding(dtype, full):
+    """Over rows of various lengths, the vectors of real tokens are those of the padded batch; full rows need no mask."""
+    settings = EncoderModel(kind="transformer", layers=2, width=64, heads=4, feed_forward=128, max_length=512)
+    model = TextEmbedder(settings, 100).to("cuda", dtype).eval()
+    ids = torch.randint(5, 100, (16, 512), device="cuda")
+    lengths = torch.full((16,), 512, device="cuda") if full else torch.randint(1, 513, (16,), device="cuda")
+    with torch.no_grad():
+        with unittest.mock.patch.object(stack, "knows_lengths", return_value=False):
+            padded = model(ids, lengths)
+        found = model(ids, lengths)
+    real = (torch.arange(512, device="cuda") < lengths[:, None])[..., None]
+    tolerance = 1e-4 if dtype == torch.float32 else 6e-2
+    torch.testing.assert_close(found * real, padded * real, atol=tolerance, rtol=tolerance)
+    assert full or (found[~real[..., 0]] == 0).all()
 
 
 STRUCTURES = {

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from regard.attention import core
 from regard.attention.core import attend, attend_with_weights
 from regard.attention.masks import Mask
-from regard.attention.sparse_attention import local_attention, local_attention_pairs, local_block_size, locate_documents
+from regard.attention.sparse_attention import (
+    local_attention,
+    local_attention_pairs,
+    local_block_size,
+    locate_documents,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
 
@@ -144,3 +149,12 @@ def test_local_attention_scores_at_most_all_pairs_and_grows_linearly(n, window):
     blocks, block = 1000, local_block_size(window)
     assert 2 * local_attention_pairs(blocks * block, window) == local_attention_pairs(2 * blocks * block, window)
     assert local_attention_pairs(blocks * block, window) <= blocks * block * max(2 * (2 * window - 1), 32 + 2 * window)
+
+
+@pytest.mark.parametrize("documents", [[[0, 0, 1, 1, 1], [2, 2, 2, 0, 0]], [[3, 1, 1, 0, 0], [0, 0, 0, 0, 0]]])
+def test_documents_in_one_piece_follow_each_other_in_memory(documents):
+    """Whatever their numbers are, offsets and positions say where each token lies: what kernels for various lengths need."""
+    found = locate_documents(torch.tensor(documents))
+    assert found.in_order
+    assert torch.equal(found.offsets[found.index] + found.positions, torch.arange(10).view(2, 5))
+    assert not locate_documents(torch.tensor([[0, 1, 0]])).in_order

@@ -6,7 +6,10 @@ import torch
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.recipe import Regularization
+from regard.models.bert import TextEmbedder
+from regard.models.gpt import Gpt
+from regard.models.transformer import Transformer
+from regard.recipe import DecoderModel, EncoderModel, Regularization, TransformerModel
 from regard.training.cuda_graphs import CompiledObjective
 from regard.training.losses import CrossEntropy
 
@@ -46,3 +49,24 @@ def test_compiled_loss_and_gradients_equal_eager():
         found.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
     for plain, compiled in zip(*found):
         torch.testing.assert_close(compiled, plain)
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder", "encoder"])
+def test_the_objective_of_a_transformer_is_one_graph(kind):
+    """Nothing between the ids and the loss leaves the compiled graph: what is fused stays fused."""
+    block = {"width": 16, "heads": 2, "feed_forward": 32, "max_length": 32}
+    ids, lengths = torch.randint(4, 20, (3, 8)), torch.tensor([8, 5, 1])
+    model, inputs = {
+        "encoder-decoder": lambda: (
+            Transformer(TransformerModel(encoder_layers=1, decoder_layers=1, **block), 20, 20),
+            {"source": ids, "lengths": lengths, "target": ids},
+        ),
+        "decoder": lambda: (Gpt(DecoderModel(kind="transformer", layers=1, **block), 20), {"target": ids}),
+        "encoder": lambda: (
+            TextEmbedder(EncoderModel(kind="transformer", layers=1, **block), 20),
+            {"source": ids, "lengths": lengths},
+        ),
+    }[kind]()
+    torch._dynamo.reset()
+    found = torch._dynamo.explain(CrossEntropy(Regularization(label_smoothing=0.1)))(model.train(), Batch(inputs, ids % 16, None))
+    assert found.graph_count == 1, found.break_reasons

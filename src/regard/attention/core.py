@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from regard.attention.kernels import decode_kernel, short_attention
 from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
 from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
 
@@ -194,8 +195,13 @@ def repeat_kv(x: Tensor, heads: int) -> Tensor:
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
 ) -> Tensor:
-    """Return dot-product attention from torch's fused kernels, with a dense mask only where the structure needs one."""
+    """Return dot-product attention from the fused kernels of torch, or ours for few queries or short sequences, with a dense mask
+    only where the structure needs one."""
     T, S = q.size(-2), k.size(-2)
+    if bias is None and not dropout and decode_kernel.can_run(q, k, v, mask):
+        return decode_kernel.attend_few_queries(q, k, v, mask, scale)
+    if bias is None and not dropout and short_attention.can_run(q, k, v, mask):
+        return short_attention.short_attention(q, k, v, mask, scale)
     if mask.window is not None and type(S) is int and mask.window >= S:  # symbolic, when traced
         mask = replace(mask, window=None)  # it hides nothing
     causal = mask.structure == {"causal"} and bias is None

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention import weights_kernel
 from regard.attention.core import DotProductScore, Score, attention_weights
+from regard.attention.kernels import weights_kernel
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.modules import Indices
 from regard.attention.record import MapShape, RecordedMap, part_shapes
@@ -191,7 +191,7 @@ def record_map(lazy: LazyMap, kind: str = "weights", size: int = 1, workspace: i
 def keep_largest(chunk: Tensor, values: Tensor, keys: Tensor, signed: bool) -> None:
     """Write the largest entries of each row of a chunk (by magnitude, if signed) and their keys into a record."""
     number = values.size(-1)
-    if not signed and values.is_contiguous() and weights_kernel.can_select(chunk, number):
+    if values.is_contiguous() and weights_kernel.selects(chunk.device, chunk.size(-1), signed):
         weights_kernel.largest(chunk, values, keys)
         return
     found = (chunk.abs() if signed else chunk).topk(number).indices
@@ -202,7 +202,8 @@ def keep_largest(chunk: Tensor, values: Tensor, keys: Tensor, signed: bool) -> N
 def _bytes_per_entry(kind: str, size: int, lazy: LazyMap) -> int:
     """Return the bytes needed to compute and reduce one entry of a map."""
     item, S = lazy.dtype.itemsize, max(1, lazy.shape[3])
-    reduction = {"top": lazy.signed * item + -(-size * (8 + 2 * item) // S), "entropy": 8}.get(kind, 0)
+    selection = 0 if weights_kernel.selects(lazy.device, S, lazy.signed) else lazy.signed * item + -(-size * (8 + 2 * item) // S)
+    reduction = {"top": selection, "entropy": 8}.get(kind, 0)
     return lazy.live_copies * lazy.width * item + reduction
 
 

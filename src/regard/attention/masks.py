@@ -6,7 +6,7 @@ Queries are the last T of the S positions, so that the same mask serves a whole 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -68,20 +68,35 @@ class Mask:
     """Text followed by an image grid, of which each position sees a part."""
     allowed: Tensor | None = None
     """Dense booleans that broadcast to (B, H, T, S)."""
+    structure: ClassVar[frozenset[str]]
+    """The names of the conditions that are set."""
+    _packed: ClassVar[PackedDocuments | None]
+    _last_dense: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
+    _last_intervals: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
+
+    def __post_init__(self) -> None:
+        """Prepare what is computed once for all layers. No cached properties: their locks end a compiled graph."""
+        structure = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+        for name, value in (("structure", structure), ("_packed", None), ("_last_dense", {}), ("_last_intervals", {})):
+            object.__setattr__(self, name, value)
 
     def __and__(self, other: "Mask") -> "Mask":
         """Return the mask under which both conditions hold. A field that one side has is kept; what both have is combined."""
         return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
-    @cached_property
-    def structure(self) -> frozenset[str]:
-        """The names of the conditions that are set."""
-        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
-
-    @cached_property
+    @property
     def packed_documents(self) -> PackedDocuments | None:
         """Where the documents lie, found once for all layers."""
-        return None if self.documents is None else locate_documents(self.documents)
+        if self._packed is None and self.documents is not None:
+            object.__setattr__(self, "_packed", locate_documents(self.documents))
+        return self._packed
+
+    @staticmethod
+    def packed(documents: PackedDocuments) -> "Mask":
+        """Return the mask under which nothing looks across these documents."""
+        mask = Mask(documents=documents.index)
+        object.__setattr__(mask, "_packed", documents)
+        return mask
 
     def select_batch(self, rows: Tensor | slice) -> "Mask":
         """Return the same mask for some rows of the batch."""
@@ -111,11 +126,6 @@ class Mask:
             self._last_dense.clear()
             self._last_dense[wanted] = self._build_dense(queries, keys, device, rows)
         return self._last_dense[wanted]
-
-    @cached_property
-    def _last_dense(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
-        """The last result of `dense`, for other layers and later steps."""
-        return {}
 
     def _build_dense(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
         key = torch.arange(keys, device=device)  # (S,)
@@ -147,16 +157,13 @@ class Mask:
     def intervals(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
         """Return the first key that each query sees and the end of those it sees, (B or 1, T, 2) in int32; None where some query
         sees more than one interval. Computed once for all layers; checking documents synchronises with the device."""
+        if type(queries) is not int or type(keys) is not int:  # symbolic, when traced
+            return self._build_intervals(queries, keys, device)
         key = (queries, keys, device)
         if key not in self._last_intervals:
             self._last_intervals.clear()
             self._last_intervals[key] = self._build_intervals(queries, keys, device)
         return self._last_intervals[key]
-
-    @cached_property
-    def _last_intervals(self) -> dict[tuple[int, int, torch.device | None], Tensor | None]:
-        """The last result of `intervals`, for other layers."""
-        return {}
 
     def _build_intervals(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
         if not self.structure <= INTERVALS or (self.documents is not None and self._document_bounds is None):

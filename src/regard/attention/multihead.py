@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
+from torch.overrides import has_torch_function
 
 from regard.attention.core import DecomposableScore, DotProductScore, attend
-from regard.attention.masks import Mask
+from regard.attention.kv_cache import KVCache
+from regard.attention.masks import NO_MASK, Mask
 from regard.attention.positions import Rotation, apply_rotary
 
 
@@ -18,6 +20,13 @@ class Attention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Tensor:
         return attend(q, k, v, score=self.score, mask=mask, bias=bias, scale=self.scale, dropout=self.dropout * self.training)
+
+    def append_and_attend(self, q: Tensor, keys: Tensor, values: Tensor, cache: KVCache, mask: Mask | None) -> Tensor | None:
+        """Append to the cache and attend to it in one kernel; None where it does not run, or where somebody watches."""
+        watched = self._forward_hooks or self._forward_pre_hooks or has_torch_function((q,))
+        if watched or self.score is not None or self.dropout * self.training:
+            return None
+        return cache.append_and_attend(q, keys, values, mask or NO_MASK, self.scale)
 
     @property
     def decomposable_score(self) -> DecomposableScore:
@@ -95,10 +104,21 @@ class MultiHeadAttention(nn.Module):
         return self.attend_projected(queries, keys, values, mask=mask, bias=bias)
 
     def attend_projected(
-        self, q: Tensor, keys: Tensor, values: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the output (B, T, D) of queries that are already projected (B, H, T, K)."""
-        mixed = self.attend(q, keys, values, mask=mask, bias=bias)  # (B, H, T, J)
+        """Return the output (B, T, D) of queries that are already projected (B, H, T, K); with a cache, append to it first, and
+        attend to all of it."""
+        mixed = self.attend.append_and_attend(q, keys, values, cache, mask) if cache is not None and bias is None else None
+        if mixed is None:
+            keys, values = (keys, values) if cache is None else cache.append(keys, values)
+            mixed = self.attend(q, keys, values, mask=mask, bias=bias)  # (B, H, T, J)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
 

@@ -4,7 +4,9 @@ A mask alone saves nothing, because the kernels score all n² pairs and then hid
 sequence into independent pieces, attend within each in a fused kernel, and put the results back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,13 @@ class PackedDocuments:
     positions: Tensor  # (B, T) its position in the document
     offsets: Tensor  # (N + 1,) cumulative lengths, the cu_seqlens of varlen kernels
     max_length: int
+    in_order: bool = True
+    """Whether they follow each other in the order of their numbers, each in one piece."""
+
+    @cached_property
+    def int_offsets(self) -> Tensor:
+        """The offsets as kernels read them."""
+        return self.offsets.int()
 
     @property
     def pairs(self) -> int:
@@ -31,11 +40,25 @@ def locate_documents(numbers: Tensor) -> PackedDocuments:
     within_row = numbers - numbers.min()
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
     _, index, lengths = torch.unique(within_row + rows * (within_row.max() + 1), return_inverse=True, return_counts=True)
+    begins = F.pad(index.flatten().diff() != 0, (1, 0), value=True)  # (B·T,) whether a piece begins here
+    in_order = int(begins.sum()) == len(lengths)
+    if in_order:  # number them as they come
+        index = (begins.cumsum(0) - 1).view_as(index)
+        lengths = index.flatten().bincount(minlength=len(lengths))
     offsets = F.pad(lengths.cumsum(0), (1, 0))  # (N + 1,)
     order = index.flatten().argsort(stable=True)  # (B·T,) document by document
     positions = torch.empty_like(order)
     positions[order] = torch.arange(len(order), device=order.device) - offsets[index.flatten()[order]]
-    return PackedDocuments(index, positions.view_as(index), offsets, int(lengths.max()))
+    return PackedDocuments(index, positions.view_as(index), offsets, int(lengths.max()), in_order)
+
+
+def pack_rows(lengths: Sequence[int], device: torch.device) -> PackedDocuments:
+    """Return rows of these lengths as the documents of one packed row (1, N), without padding."""
+    counts = torch.tensor(lengths, device=device)
+    offsets = F.pad(counts.cumsum(0), (1, 0))
+    index = torch.repeat_interleave(torch.arange(len(counts), device=device), counts, output_size=sum(lengths))
+    positions = torch.arange(len(index), device=device) - offsets[index]
+    return PackedDocuments(index[None], positions[None], offsets, max(lengths))
 
 
 def attend_documents(
@@ -43,6 +66,13 @@ def attend_documents(
 ) -> Tensor:
     """Return `attend` under `Mask(documents=…)`, with each document in a row of its own, padded to the longest: (B, H, T, K),
     (B, G, T, K), (B, G, T, J) -> (B, H, T, J)."""
+    if documents.in_order and _has_varlen_kernel(q, k, v):
+        queries, keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·T, H, K) each
+        offsets, longest = documents.int_offsets, documents.max_length
+        mixed: Tensor = torch.ops.aten._flash_attention_forward(
+            queries, keys, values, offsets, offsets, longest, longest, dropout, causal, False, scale=scale
+        )[0]
+        return mixed.unflatten(0, (q.size(0), q.size(2))).transpose(1, 2)
     number = len(documents.offsets) - 1
 
     def unpack(x: Tensor) -> Tensor:
@@ -66,6 +96,12 @@ def attend_documents(
         enable_gqa=k.size(1) != q.size(1),
     )
     return mixed.transpose(1, 2)[documents.index, documents.positions].transpose(1, 2)
+
+
+def _has_varlen_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether the kernel of torch for documents of various lengths (Dao 2023) supports these; it computes no padding."""
+    same_sizes = q.size(1) == k.size(1) and q.size(3) == v.size(3) <= 256 and q.size(3) % 8 == 0
+    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and same_sizes
 
 
 def local_block_size(window: int) -> int:

@@ -12,18 +12,20 @@ from functools import partial
 from typing import Any, cast
 from weakref import proxy
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.cuda_graphs import CudaGraphCache, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding import beam_kernel
+from regard.decoding.cuda_graphs import CudaGraphCache, cuda_graph_cache, flatten_inputs
 from regard.decoding.protocol import (
     Decodable,
     Hypothesis,
     best_next_tokens,
     end_token,
-    last_logits,
     length_penalty,
+    round_up_limit,
     start_decoding,
 )
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTokens
@@ -31,7 +33,10 @@ from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTok
 
 @dataclass
 class BeamState:
-    """The search of B sentences: N alive and N finished hypotheses each."""
+    """The search of B sentences: N alive and N finished hypotheses each.
+
+    Hypotheses are kept as back-pointers: the token of each in each step, and which hypothesis of the step before it continues.
+    """
 
     rows: Tensor  # (B,) which sentence of the batch
     limits: Tensor  # (B,) most tokens, end token included
@@ -40,11 +45,12 @@ class BeamState:
     numbers: Tensor  # (B,) hypotheses to return
     alive: Tensor  # (B, N) log-probabilities
     tokens: Tensor  # (B, N, L)
-    history: Tensor  # (B, N, L) row of the batch in each step
+    origins: Tensor  # (B, N, L)
+    places: Tensor  # (B, L) index of the sentence among those of the step
     finished: Tensor  # (B, N) scores, best first
     finished_log_p: Tensor  # (B, N)
-    finished_tokens: Tensor  # (B, N, L)
-    finished_history: Tensor  # (B, N, L)
+    finished_origin: Tensor  # (B, N) the hypothesis that ended
+    finished_length: Tensor  # (B, N) its tokens, with the end token
     end: int
 
     @staticmethod
@@ -61,6 +67,7 @@ class BeamState:
         alive = impossible.clone()
         alive[:, 0] = 0  # the empty hypothesis
         blank = torch.full((B, beam, L), PAD, device=device)
+        zeros = torch.zeros_like(blank[..., 0])
         penalties = torch.as_tensor(alphas, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         return BeamState(
             rows=torch.arange(B, device=device),
@@ -70,11 +77,12 @@ class BeamState:
             numbers=torch.as_tensor(numbers, device=device),
             alive=alive,
             tokens=blank,
-            history=blank.clone(),
+            origins=blank.clone(),
+            places=blank[:, 0].clone(),
             finished=impossible,
-            finished_log_p=impossible,
-            finished_tokens=blank,
-            finished_history=blank,
+            finished_log_p=impossible.clone(),
+            finished_origin=zeros,
+            finished_length=zeros.clone(),
             end=end,
         )
 
@@ -87,7 +95,8 @@ class BeamState:
 
         def concatenate(name: str) -> Tensor:
             parts = [getattr(state, name) for state in (self, other)]
-            return torch.cat([F.pad(part, (0, L - part.size(2)), value=PAD) if part.dim() == 3 else part for part in parts])
+            is_long = name in ("tokens", "origins", "places")
+            return torch.cat([F.pad(part, (0, L - part.size(-1))) for part in parts] if is_long else parts)
 
         joined: dict[str, Any] = {part.name: concatenate(part.name) for part in fields(self) if part.name != "end"}
         joined["rows"] = torch.cat([self.rows, other.rows + (int(self.rows.max()) + 1 if len(self.rows) else 0)])
@@ -135,14 +144,17 @@ class BeamSearch:
         logits, state = model.step(last, state)
         self.beams = BeamState.start(limits, beam, end_token(logits, special_tokens), alphas, numbers, longest)
         self.state = state.reorder(torch.arange(len(limits), device=limits.device).repeat_interleave(beam))
-        self.logits = last_logits(logits).repeat_interleave(beam, dim=0)  # (B·N, V)
+        self.logits = logits[:, -1].repeat_interleave(beam, dim=0)  # (B·N, V)
 
     @torch.inference_mode()
     def step(self, *, stop_early: bool = True, on_step: BeamCallback | None = None) -> Tensor:
         """Extend every hypothesis by one token; return which sentences are done (B,)."""
         ends_now = self.beams.limits == self.beams.steps + 1
-        best = best_next_tokens(self.logits, ends_now.repeat_interleave(self.beam), 2 * self.beam, self.special_tokens)
-        self.origin = advance_beams(self.beams, *best, on_step)
+        best = best_next_tokens(self.logits, ends_now, 2 * self.beam, self.special_tokens)
+        if on_step is None and beam_kernel.can_run(*best):
+            self.last, self.before, done = beam_kernel.advance_beams(self.beams, *best, stop_early=stop_early)
+            return done
+        self.last, self.before = advance_beams(self.beams, *best, on_step)
         return is_done(self.beams, stop_early)
 
     @torch.inference_mode()
@@ -153,16 +165,14 @@ class BeamSearch:
             self.beams = self.beams.keep(which)
             if not len(which):
                 return
-            self.state, self.origin = self.state.keep(which), self.origin[which]
+            self.state, self.last = self.state.keep(which), self.last[which]
+            self.before = self.before[which] + (torch.arange(len(which), device=which.device) - which)[:, None] * self.beam
         self.advance_in_place()
 
     def advance_in_place(self) -> None:
         """Feed the chosen tokens of all sentences to the model: no host synchronisation."""
-        first = torch.arange(len(self.origin), device=self.origin.device)[:, None] * self.beam
-        state = self.state.reorder((first + self.origin).flatten())
-        last = self.beams.tokens.gather(2, (self.beams.steps - 1)[:, None, None].expand(-1, self.beam, 1))  # (B, N, 1)
-        logits, self.state = self.model.step(last.reshape(-1, 1), state)
-        self.logits = last_logits(logits)
+        logits, self.state = self.model.step(self.last.view(-1, 1), self.state.reorder(self.before.view(-1)))
+        self.logits = logits[:, -1]
 
     @torch.inference_mode()
     def join(self, other: "BeamSearch") -> None:
@@ -233,8 +243,8 @@ def _replay_beam_search(
     cache: CudaGraphCache, model: Decodable, inputs: Any, limits: Tensor, settings: tuple[int, float, int, bool, SpecialTokens]
 ) -> list[list[Hypothesis]] | None:
     """Return the best hypotheses by a captured search, or None if these shapes are not captured."""
-    (parts, rebuild_inputs), longest = flatten_inputs(inputs), round_up_limit(limits)
-    beam, alpha, number, stop_early, special_tokens = settings
+    (parts, rebuild_inputs), max_steps = flatten_inputs(inputs), int(limits.max())
+    longest, (beam, alpha, number, stop_early, special_tokens) = round_up_limit(max_steps), settings
 
     def build(buffers: Sequence[Tensor]) -> CapturableBeamSearch:
         ones = torch.ones_like(buffers[-1])
@@ -255,50 +265,45 @@ def _replay_beam_search(
     if captured is None:
         return None
     beams_after = iter(cast(CapturableBeamSearch, captured.search).beams_after)
-    for (all_done,) in captured.replay([*parts, limits], longest):
+    for (all_done,) in captured.replay([*parts, limits], max_steps):
         last = next(beams_after)
         if all_done:
             break
     return [hypotheses for _, hypotheses in collect_hypotheses(last)]
 
 
-def advance_beams(beams: BeamState, log_p: Tensor, tokens: Tensor, on_step: BeamCallback | None = None) -> Tensor:
-    """Extend every living hypothesis by one of its 2N best tokens (B·N, 2N); return which hypothesis each new one continues
-    (B, N)."""
+def advance_beams(beams: BeamState, log_p: Tensor, tokens: Tensor, on_step: BeamCallback | None = None) -> tuple[Tensor, Tensor]:
+    """Extend every living hypothesis by one of its 2N best tokens (B·N, 2N); return the last tokens of the new ones (B, N), and
+    the rows of the batch that they continue (B, N)."""
     B, N = beams.alive.shape
     per_hypothesis = log_p.size(-1)  # a small vocabulary may have fewer than 2N tokens
     candidates = (beams.alive[..., None] + log_p.view(B, N, per_hypothesis)).flatten(1)  # (B, N · 2N)
     best, flat = candidates.topk(min(2 * N, N * per_hypothesis), dim=1)  # at most N of these end
     origin, token = flat // per_hypothesis, tokens.view(B, N * per_hypothesis).gather(1, flat)
     ends = token == beams.end
-    sentence, slot = torch.arange(B, device=flat.device)[:, None], torch.arange(N, device=flat.device)
-    after_first = beams.steps[:, None] > 0
-    _scatter_at(
-        beams.history, beams.steps, torch.where(after_first, sentence * N + slot, sentence)
-    )  # first step: a row per sentence
-
-    ending = torch.where(ends, best, -torch.inf)[:, :N]
-    _update_finished(beams, ending, origin[:, :N])
+    _update_finished(beams, torch.where(ends, best, -torch.inf)[:, :N], origin[:, :N])
 
     beams.alive, chosen = torch.where(ends, -torch.inf, best).topk(N, dim=1)
     if on_step is not None:
         on_step(BeamCandidates(beams.rows, origin, token, best, chosen))
     origin, token = origin.gather(1, chosen), token.gather(1, chosen)
-    beams.tokens, beams.history = _gather_hypotheses(beams.tokens, origin), _gather_hypotheses(beams.history, origin)
-    _scatter_at(beams.tokens, beams.steps, torch.where(beams.alive > -torch.inf, token, PAD))
+    token = torch.where(beams.alive > -torch.inf, token, PAD)
+    sentence, at = torch.arange(B, device=flat.device)[:, None], beams.steps[:, None]  # (B, 1)
+    beams.tokens.scatter_(2, at[..., None].expand(B, N, 1), token[..., None])
+    beams.origins.scatter_(2, at[..., None].expand(B, N, 1), origin[..., None])
+    beams.places.scatter_(1, at, sentence)
     beams.steps = beams.steps + 1
-    return origin
+    return token, sentence * N + origin
 
 
 def _update_finished(beams: BeamState, ending: Tensor, origin: Tensor) -> None:
     """Rank newly ended hypotheses (B, N) with the finished ones; `origin` says which hypothesis each continues."""
-    tokens, history = _gather_hypotheses(beams.tokens, origin), _gather_hypotheses(beams.history, origin)
-    _scatter_at(tokens, beams.steps, torch.full_like(origin, beams.end))
-    scores = torch.cat([beams.finished, beams.scores(ending, beams.steps + 1)], dim=1)
+    length = beams.steps + 1
+    scores = torch.cat([beams.finished, beams.scores(ending, length)], dim=1)
     beams.finished, chosen = scores.topk(beams.finished.size(1), dim=1)
     beams.finished_log_p = torch.cat([beams.finished_log_p, ending], dim=1).gather(1, chosen)
-    beams.finished_tokens = _gather_hypotheses(torch.cat([beams.finished_tokens, tokens], dim=1), chosen)
-    beams.finished_history = _gather_hypotheses(torch.cat([beams.finished_history, history], dim=1), chosen)
+    beams.finished_origin = torch.cat([beams.finished_origin, origin], dim=1).gather(1, chosen)
+    beams.finished_length = torch.cat([beams.finished_length, length[:, None].expand_as(origin)], dim=1).gather(1, chosen)
 
 
 def is_done(beams: BeamState, stop_early: bool = True) -> Tensor:
@@ -313,31 +318,32 @@ def is_done(beams: BeamState, stop_early: bool = True) -> Tensor:
 
 def collect_hypotheses(beams: BeamState) -> list[tuple[int, list[Hypothesis]]]:
     """Return the row of each sentence and its best hypotheses."""
-    columns = (
-        beams.rows,
-        beams.numbers,
-        beams.finished_tokens,
-        beams.finished_log_p,
-        beams.finished,
-        beams.finished_history,
-    )
+    columns = (beams.rows, beams.numbers, beams.finished_length, beams.finished_log_p, beams.finished)
     return [
         (
             row,
             [
-                Hypothesis(own[: own.index(beams.end)], log_probability, score, rows[: own.index(beams.end) + 1])
-                for own, log_probability, score, rows in zip(tokens, log_p, scores, history)
+                Hypothesis(own[: length - 1].tolist(), log_probability, score, rows[:length].tolist())
+                for own, rows, length, log_probability, score in zip(tokens, history, lengths, log_p, scores)
                 if score > -torch.inf
             ][:number],
         )
-        for row, number, tokens, log_p, scores, history in zip(*(column.tolist() for column in columns))
+        for tokens, history, row, number, lengths, log_p, scores in zip(
+            *_follow_origins(beams), *(column.tolist() for column in columns)
+        )
     ]
 
 
-def _scatter_at(rows: Tensor, at: Tensor, values: Tensor) -> None:
-    """Write values (B, N) at one position of each sentence (B,) into rows (B, N, L)."""
-    rows.scatter_(2, at[:, None, None].expand(*values.shape, 1), values[..., None])
-
-
-def _gather_hypotheses(tokens: Tensor, which: Tensor) -> Tensor:
-    return tokens.gather(1, which[..., None].expand(-1, -1, tokens.size(-1)))  # (B, N, L), (B, M) -> (B, M, L)
+def _follow_origins(beams: BeamState) -> tuple[np.ndarray, np.ndarray]:
+    """Follow the finished hypotheses back to their start: return their tokens, and the row of the batch that held each of them in
+    each step, (B, N, L) both."""
+    B, N = beams.finished.shape
+    L = int(beams.finished_length.max()) if B else 0
+    parts = (beams.tokens[..., :L], beams.origins[..., :L], beams.places[:, :L], beams.finished_origin, beams.finished_length)
+    tokens, origins, places, held_by, length = (part.cpu().numpy() for part in parts)
+    found, rows, sentence = np.zeros((B, N, L), np.int64), np.zeros((B, N, L), np.int64), np.arange(B)[:, None]
+    for step in reversed(range(L)):
+        found[..., step] = tokens[sentence, held_by, step]
+        held_by = np.where(step < length - 1, origins[sentence, held_by, step], held_by)
+        rows[..., step] = places[:, step, None] * N + held_by if step else places[:, :1]  # first step: a row per sentence
+    return found, rows

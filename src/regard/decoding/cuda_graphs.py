@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from regard.layers.unpadding import has_hooks
+
 WARMUP_RUNS = 2
 """Times that a shape runs eagerly before it is captured."""
 MAX_SHAPES = 32
 """Captured shapes per model; each keeps its caches in memory."""
 MAX_STEPS = 512
 """Longest captured search: every step is a graph of its own. Longer searches run eagerly."""
-LIMIT_MULTIPLE = 16
-"""The longest limit is rounded up to a multiple of this, so that shapes recur; sequences keep their own limits."""
-HOST_LAG = 3
+HOST_LAG = 2
 """Steps that the device is ahead of the outputs that the host has read."""
 
 
@@ -126,10 +126,6 @@ def flatten_inputs(inputs: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor
     return parts, lambda parts: tree_unflatten(parts, structure)
 
 
-def round_up_limit(limits: Tensor) -> int:
-    return -(-int(limits.max()) // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
-
-
 CUDA_GRAPH_CACHES: WeakKeyDictionary[nn.Module, CudaGraphCache] = WeakKeyDictionary()
 
 
@@ -138,7 +134,7 @@ def cuda_graph_cache(model: Any, device: torch.device) -> CudaGraphCache | None:
     (somebody watches it) or under autocast."""
     if device.type != "cuda" or not getattr(model, "supports_cuda_graphs", False) or model.training:
         return None
-    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()) or torch.is_autocast_enabled("cuda"):
+    if has_hooks(model) or torch.is_autocast_enabled("cuda"):
         return None
     weights = tuple(weight.data_ptr() for weight in chain(model.parameters(), model.buffers()))
     if model not in CUDA_GRAPH_CACHES or CUDA_GRAPH_CACHES[model].weights != weights:

@@ -14,17 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.cuda_graphs import CudaGraphSearch, cuda_graph_cache, flatten_inputs, round_up_limit
+from regard.decoding.cuda_graphs import CudaGraphSearch, cuda_graph_cache, flatten_inputs
 from regard.decoding.protocol import (
     Decodable,
     DecodingState,
     Hypothesis,
     best_next_tokens,
     end_token,
-    last_logits,
     length_penalty,
     next_log_probabilities,
+    round_up_limit,
     start_decoding,
+    to_single_precision,
 )
 from regard.decoding.sampling import ChooseToken, LogitsProcessor, Sampler, greedy
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
@@ -48,7 +49,7 @@ class DecodingStep:
 class DecodingGroup:
     """Sequences that started together and whose tokens are chosen in the same way."""
 
-    limits: Tensor  # (B,) most tokens, end token included
+    limits: Tensor  # (rows,) most tokens, end token included
     choose: ChooseToken = greedy
     process: LogitsProcessor | None = None
     owner: Any = None
@@ -60,7 +61,7 @@ class DecodingGroup:
         self.generated = prefix  # (rows, L)
 
     def ends_now(self) -> Tensor:
-        return self.limits[self.rows] == self.num_steps + 1
+        return self.limits == self.num_steps + 1
 
     @property
     def is_plain_greedy(self) -> bool:
@@ -70,7 +71,8 @@ class DecodingGroup:
         """Return log p and ids of the chosen tokens, (rows,) each, from log p of all tokens (rows, V)."""
         processed = log_p
         if self.process is not None:
-            processed = next_log_probabilities(self.process(logits, self.generated), self.ends_now(), special_tokens)
+            logits = self.process(to_single_precision(logits), self.generated)
+            processed = next_log_probabilities(logits, self.ends_now(), special_tokens)
         tokens = self.choose(processed, self.rows, self.num_steps)
         return log_p.gather(-1, tokens[:, None])[:, 0], tokens
 
@@ -82,7 +84,8 @@ class DecodingGroup:
     def drop_ended(self) -> Tensor:
         """Keep the active sequences and return their last tokens (rows,)."""
         active = self.step.active
-        self.rows, tokens, self.generated = self.rows[active], self.step.tokens[active], self.generated[active]
+        self.rows, self.limits, self.generated = self.rows[active], self.limits[active], self.generated[active]
+        tokens = self.step.tokens[active]
         if self.process is not None:
             self.generated = torch.cat([self.generated, tokens[:, None]], dim=1)
         return tokens
@@ -112,12 +115,12 @@ class DecodingBatch:
     @torch.inference_mode()
     def _read(self, last: Tensor, state: DecodingState) -> None:
         logits, self.state = self.model.step(last, state)
-        self.logits = last_logits(logits)  # (rows, V)
+        self.logits = logits[:, -1]  # (rows, V)
 
     @torch.no_grad()
     def step(self) -> list[DecodingStep]:
         """Choose the next token of every sequence; return one step per group."""
-        ends_now, plain = torch.cat([group.ends_now() for group in self.groups]), [group.is_plain_greedy for group in self.groups]
+        ends_now, plain = _concatenate([g.ends_now() for g in self.groups]), [group.is_plain_greedy for group in self.groups]
         best = [part[:, 0] for part in best_next_tokens(self.logits, ends_now, 1, self.special_tokens)] if any(plain) else []
         log_p = None if all(plain) else next_log_probabilities(self.logits, ends_now, self.special_tokens)
         steps, first, self.end = [], 0, end_token(self.logits, self.special_tokens)
@@ -143,13 +146,18 @@ class DecodingBatch:
 
     def advance_in_place(self) -> None:
         """Feed the chosen tokens of all sequences to the model, also of those that have ended: no host synchronisation."""
-        tokens = torch.cat([group.step.tokens for group in self.groups])
-        self._read(torch.where(tokens == self.end, 0, tokens)[:, None], self.state)  # the end token may be outside the vocabulary
+        tokens, V = _concatenate([group.step.tokens for group in self.groups]), self.logits.size(-1)
+        self._read((tokens if self.end < V else tokens.clamp(max=V - 1))[:, None], self.state)  # an end token that no one reads
 
     def join(self, other: "DecodingBatch") -> None:
         """Add the sequences of another batch; both must be between `advance` and the next `step`."""
         self.state = type(self.state).join([self.state, other.state])
         self.logits, self.groups = torch.cat([self.logits, other.logits]), self.groups + other.groups
+
+
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate, without a copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def decode_steps(
@@ -198,7 +206,7 @@ def _find_captured(
     cache = cuda_graph_cache(model, limits.device)
     if cache is None or (prefix is not None and bool((prefix[:, 0] < 0).any())):  # padded rows need a mask
         return None, []
-    (parts, rebuild_inputs), longest = flatten_inputs(inputs), round_up_limit(limits)
+    (parts, rebuild_inputs), longest = flatten_inputs(inputs), round_up_limit(int(limits.max()))
     tensors, sampling = [*parts, limits], None
     if isinstance(choose, Sampler):
         keys = choose.keys(np.arange(len(limits))[:, None], np.arange(longest))  # (B, L)

@@ -8,11 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from regard.decoding import next_token_kernel
 from regard.errors import UserError
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, NO_TOKEN, SpecialTokens
 
 MAX_CACHE_CAPACITY = 4096
 """Most tokens that the cache allocates memory for in advance; beyond that it grows."""
+LIMIT_MULTIPLE = 16
+"""The longest limit of a batch is rounded up to a multiple of this; sequences keep their own limits."""
 NO_OUTPUT = (
     "the model's probabilities are NaN, so there is no output; try --precision fp32, or use another checkpoint or model: "
     "this one computes no finite numbers for this input"
@@ -60,6 +63,11 @@ def length_penalty(length: Tensor | float, alpha: Tensor | float) -> Tensor | fl
     return ((5 + length) / 6) ** alpha
 
 
+def round_up_limit(limit: int) -> int:
+    """Return the size that tensors get for outputs of at most this many tokens, so that shapes recur."""
+    return -(-limit // LIMIT_MULTIPLE) * LIMIT_MULTIPLE
+
+
 def start_decoding(
     model: Decodable,
     inputs: Any,
@@ -77,13 +85,12 @@ def start_decoding(
         assert special_tokens.bos != NO_TOKEN, "a vocabulary without a BOS token needs a prefix"
         columns = [torch.full((len(limits), 1), token, device=limits.device) for token in special_tokens.output_start]
         prefix = torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
-    longest = int(limits.max()) if longest is None else longest
+    longest = round_up_limit(int(limits.max())) if longest is None else longest
     return prefix[:, -1:], model.start(inputs, prefix[:, :-1], capacity=prefix.size(1) + min(longest, MAX_CACHE_CAPACITY))
 
 
-def last_logits(logits: Tensor) -> Tensor:
-    """Return the logits of the last position (rows, V), at least in single precision."""
-    logits = logits[:, -1]
+def to_single_precision(logits: Tensor) -> Tensor:
+    """Return the logits at least in single precision."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
@@ -97,7 +104,7 @@ def next_log_probabilities(logits: Tensor, ends_now: Tensor, special_tokens: Spe
 
     A vocabulary without an end token gets one, (rows, V + 1): certain at the limit and impossible before.
     """
-    log_p = logits.log_softmax(-1)
+    log_p = to_single_precision(logits).log_softmax(-1)
     if special_tokens.eos == NO_TOKEN:
         log_p = torch.cat([log_p, torch.where(ends_now, 0.0, -torch.inf).to(log_p)[:, None]], dim=-1)
     end = end_token(logits, special_tokens)
@@ -115,8 +122,14 @@ def best_next_tokens(
     """Return log p and ids of the `number` best next tokens: (rows, V) -> (rows, N), (rows, N).
 
     The result is that of `next_log_probabilities` followed by `topk`, without sorting, masking and copying all V values.
+    `ends_now` has an entry for each row, or for each group of adjacent rows.
     """
-    V, end, all_log_p = logits.size(-1), end_token(logits, special_tokens), logits.log_softmax(-1)
+    V, end = logits.size(-1), end_token(logits, special_tokens)
+    if next_token_kernel.can_run(logits, number, special_tokens.suppressed):
+        suppressed = tuple(token for token in special_tokens.suppressed if token != end)
+        return next_token_kernel.best_tokens(logits, ends_now, number, end, suppressed)
+    ends_now = ends_now.repeat_interleave(len(logits) // len(ends_now)) if len(ends_now) else ends_now
+    all_log_p = to_single_precision(logits).log_softmax(-1)
     log_p, tokens = fast_topk(all_log_p, min(V, number + len(special_tokens.suppressed)))
     for token in special_tokens.suppressed:
         if token != end:

@@ -3,6 +3,7 @@
 The encoder and the decoder of 2017, BERT, GPT, T5 and ViT are this block with other settings.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -153,30 +154,40 @@ class Block(nn.Module):
         """Project a source (B, S, source width) once for this block's cross-attention."""
         return SourceKV(*self.cross_attention.project_kv(source), mask)
 
-    def forward(
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        """Return (B, T, out width); the options are those of `_sublayers`."""
+        for residual, sublayer in self._sublayers(**options):
+            x = residual(x, sublayer)
+        return x
+
+    def stream(self, x: Tensor, update: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
+        """Do the same to x + update, and return the result as such a pair (`Residual.stream`); no hooks run."""
+        for residual, sublayer in self._sublayers(**options):
+            x, update = residual.stream(x, update, sublayer)
+        return x, update
+
+    def _sublayers(
         self,
-        x: Tensor,
         *,
         mask: Mask | None = None,
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
         source: SourceKV | None = None,
-    ) -> Tensor:
+    ) -> Iterator[tuple[Residual, Callable[[Tensor], Tensor]]]:
+        """Yield each sub-layer and the residual connection around it."""
         mask = mask if self.sparsity is None else self.sparsity & (mask or NO_MASK)
 
         def attend_to_self(y: Tensor) -> Tensor:
-            q, keys, values = self.self_attention.project_qkv(y, rotation)
-            if cache is not None:
-                keys, values = cache.append(keys, values)
-            return self.self_attention.attend_projected(q, keys, values, mask=mask, bias=bias)
+            projected = self.self_attention.project_qkv(y, rotation)
+            return self.self_attention.attend_projected(*projected, mask=mask, bias=bias, cache=cache)
 
         def attend_to_source(y: Tensor) -> Tensor:
             assert source is not None
             queries = y.reshape(source.keys.size(0), -1, y.size(-1))  # the hypotheses of one sentence share its keys
             return self.cross_attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
 
-        x = self.self_residual(x, attend_to_self)
+        yield self.self_residual, attend_to_self
         if source is not None:
-            x = self.cross_residual(x, attend_to_source)
-        return self.feed_forward_residual(x, self.feed_forward)
+            yield self.cross_residual, attend_to_source
+        yield self.feed_forward_residual, self.feed_forward

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers.linear import FUSED_ACTIVATIONS, InferenceLinear
+
 gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
 
 
@@ -37,6 +39,10 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.inner(x)
-        h = ACTIVATIONS[self.activation](h) if self.gate is None else GATED[self.activation](self.gate(x)) * h
+        if self.gate is not None:
+            h = GATED[self.activation](self.gate(x)) * self.inner(x)
+        elif isinstance(self.inner, InferenceLinear) and self.activation in FUSED_ACTIVATIONS:
+            h = self.inner(x, self.activation)
+        else:
+            h = ACTIVATIONS[self.activation](self.inner(x))
         return self.outer(self.dropout(h) if self.training else h)

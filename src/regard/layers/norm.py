@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers import norm_kernel
+
 
 def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module:
     match kind:
@@ -30,6 +32,14 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)  # in bf16, 1 + weight would round small weights away
         return F.rms_norm(x.to(dtype), self.normalized_shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
+
+
+def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return x + y and norm(x + y), in one kernel where there is one; None is no y."""
+    if norm_kernel.can_run(x, norm) and (y is None or x.dtype == y.dtype) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
+        return norm_kernel.add_and_norm(x, y, norm, weight_offset=float(isinstance(norm, ZeroCenteredRMSNorm)))
+    total = x if y is None else x + y
+    return total, norm(total)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -71,10 +81,18 @@ class Residual(nn.Module):
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((out_width,), layer_scale))
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        skipped = self.skip(x) if self.residual else 0.0
-        if self.norm_first:
-            return skipped + self._regularize(self.output_norm(sublayer(self.norm(x))))
-        return self.norm(skipped + self._regularize(sublayer(x)))
+        x, update = self.stream(x, None, sublayer)
+        return x if update is None else x + update
+
+    def stream(self, x: Tensor, update: Tensor | None, sublayer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Do the same to x + update, and return the result as such a pair: the norm that comes next also adds the update."""
+        if not self.norm_first:
+            x = x if update is None else x + update
+            y = self._regularize(sublayer(x))
+            return (add_and_norm(self.skip(x), y, self.norm) if self.residual else add_and_norm(y, None, self.norm))[1], None
+        x, normed = add_and_norm(x, update, self.norm)
+        y = self._regularize(self.output_norm(sublayer(normed)))
+        return (self.skip(x), y) if self.residual else (y, None)
 
     def _regularize(self, y: Tensor) -> Tensor:
         """Apply layer scale, dropout and stochastic depth to a sub-layer's output (B, T, D)."""

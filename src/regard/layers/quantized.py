@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.attention.multihead import MultiHeadAttention
 from regard.errors import UserError
 from regard.layers.block import Block
+from regard.layers.linear import InferenceLinear
 
 PRECISIONS = ("fp32", "bf16", "int8")
 WIDE_OUTPUT, LARGE_BATCH, LARGE_BATCH_IF_WIDE = 8192, 128, 16
@@ -71,7 +72,7 @@ def convert_precision(model: nn.Module, precision: str, device: torch.device | N
     if precision == "fp32":
         return model
     if precision == "bf16":
-        return _fuse_projections(copy.deepcopy(model).to(torch.bfloat16))
+        return _for_inference(_fuse_projections(copy.deepcopy(model).to(torch.bfloat16)))
     if device is not None and device.type != "cpu":
         raise UserError(f"--precision int8 is for the CPU; on {device} use --precision bf16")
     with torch.no_grad():
@@ -126,6 +127,14 @@ def _fuse_projections(model: nn.Module) -> nn.Module:
             fused = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
             fused.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
             block.self_attention.qkv_proj = fused.requires_grad_(False)
+    return model
+
+
+def _for_inference(model: nn.Module) -> nn.Module:
+    """Turn the linear layers of a model, in place, into those for inference; return it."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = InferenceLinear
     return model
 
 

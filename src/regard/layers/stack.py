@@ -13,8 +13,10 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
+from regard.hardware import runs_inference_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import build_norm
+from regard.layers.norm import add_and_norm, build_norm
+from regard.layers.unpadding import has_hooks, is_observed, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -78,12 +80,41 @@ class Stack(nn.Module):
     ) -> Tensor:
         """`states` collects the embeddings with their positions and the output of each block, the last one normalised.
         `position_offsets` (B,) are the first positions of the rows, 0 by default."""
+        alone = caches is None and sources is None and states is None and position_offsets is None
+        if alone and knows_lengths(x, mask):
+            pack = self.sees_everything and not is_observed(self, x)
+            return run_without_padding(lambda x, mask: self._forward(x, mask), x, mask, pack=pack)
+        return self._forward(x, mask, caches, sources, states, position_offsets)
+
+    def _forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        caches: Sequence[KVCache] | None = None,
+        sources: Sequence[SourceKV] | None = None,
+        states: list[Tensor] | None = None,
+        position_offsets: Tensor | None = None,
+    ) -> Tensor:
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
+        if states is None and runs_inference_kernels(x) and not has_hooks(self):
+            return self._stream(x, mask, options)
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
             x = block(x, mask=mask, **given)
-        return collect_state(states, self.norm(x))
+        return collect_state(states, add_and_norm(x, None, self.norm)[1])
+
+    def _stream(self, x: Tensor, mask: Mask, options: list[dict[str, Any]]) -> Tensor:
+        """Return the same, with each residual update added by the norm that follows it, in one kernel."""
+        update: Tensor | None = None
+        for block, given in zip(self.layers(), options):
+            x, update = block.stream(x, update, mask=mask, **given)
+        return add_and_norm(x, update, self.norm)[1]
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether attention depends on the mask alone: no windows, no grids, no bias by position."""
+        return all(block.sparsity is None for block in self.layers()) and type(self.positions).bias is PositionEncoding.bias
 
     def prepare(
         self,

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.kv_cache import KVCache
+from regard.attention.kv_cache import KVCache, RowIndex
 from regard.attention.masks import Mask
 from regard.layers.block import SourceKV
 
@@ -76,7 +76,8 @@ def prefill(
 ) -> DecoderState:
     """Return the state of a Transformer decoder after its sources and a prefix (B, P), short rows padded with -1 on the left.
     `read` fills the caches; the logits of the prefix are skipped."""
-    state = DecoderState(sentences, sources, [KVCache(capacity) for _ in range(layers)])
+    index = RowIndex()
+    state = DecoderState(sentences, sources, [KVCache(capacity, index) for _ in range(layers)])
     if prefix is not None and prefix.size(1):
         state = replace(state, starts=leading_padding(prefix)) if _is_padded(prefix) else state
         read(prefix.clamp(min=0), state)

@@ -15,6 +15,7 @@ from regard.batches.batch import Batch, to_device
 from regard.batches.batches import Batches
 from regard.distributed.parallel import Parallelism, clip_grad_norm
 from regard.errors import Interrupted, UserError
+from regard.hardware import cudnn_attention
 from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, average_weights
@@ -66,9 +67,8 @@ class TrainingLoop:
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
-        self.loss: Objective = (
-            CompiledObjective(objective, batches.has_uniform_length()) if settings.compile is True else objective
-        )
+        self._is_uniform = batches.has_uniform_length()
+        self.loss: Objective = CompiledObjective(objective, self._is_uniform) if settings.compile is True else objective
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
         self.learning_rate_factor: Callable[[int], float] = lambda step: learning_rate_factor(
             step, settings.steps, settings.schedule
@@ -171,7 +171,7 @@ class TrainingLoop:
         total = torch.zeros((), device=self.device)
         saved_buffers = [buffer.clone() for buffer in self._buffers]
         for number, batch in enumerate(batches, start=1):
-            with self.parallelism.micro_step(last=number == len(batches)):
+            with self.parallelism.micro_step(last=number == len(batches)), cudnn_attention(self._is_uniform):
                 with self._autocast():
                     loss = self.loss(self.parallelism.module, batch) * batch.in_loss
                 torch.autograd.backward(loss * distributed.world_size() / count)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.recipe import Regularization
+from regard.training import cross_entropy
 
 Objective = Callable[[nn.Module, Batch], Tensor]
 
@@ -41,38 +42,45 @@ class CrossEntropy:
     A model may add a term of its own (`auxiliary_loss`).
     """
 
+    has_kernel = True
+    """On a GPU, the kernels of cross_entropy.py compute the same."""
+
     def __init__(self, regularize: Regularization):
         self.smoothing, self.r_drop = regularize.label_smoothing, regularize.r_drop
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        loss = self._r_drop_loss(model, batch) if self.r_drop else self.loss(self.log_probs(model, batch), batch)
+        read = batch.duplicate() if self.r_drop else batch
+        loss = self.loss(model(**read.inputs), read)
         auxiliary_loss = getattr(model, "auxiliary_loss", None)
         return loss if auxiliary_loss is None else loss + auxiliary_loss(batch)
 
-    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits: Tensor = model(**batch.inputs)
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the summed loss of logits (B, …, V); with R-Drop, in which the second half of the batch is the first half again,
+        the mean of both passes plus their divergence."""
+        if self.has_kernel and batch.mixture is None and cross_entropy.can_run(logits):
+            return cross_entropy.cross_entropy(logits, batch.labels, self.smoothing, self.r_drop).sum()
+        log_p = self.log_probs(logits)
+        loss = self.nll(log_p, batch).sum()
+        return (loss + self.r_drop * symmetric_kl(log_p, batch.labels.chunk(2)[0])) / 2 if self.r_drop else loss
+
+    def log_probs(self, logits: Tensor) -> Tensor:
         return logits.float().log_softmax(-1)  # (B, …, V)
 
     def num_choices(self, batch: Batch) -> Tensor | None:
         """Return how many of the V entries are possible, where not all are."""
         return None
 
-    def loss(self, log_p: Tensor, batch: Batch) -> Tensor:
-        return mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)).sum()
-
-    def _r_drop_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of two passes plus their divergence."""
-        both = batch.duplicate()
-        log_p = self.log_probs(model, both)  # (2B, …, V)
-        losses = mixed_nll(log_p, both, self.smoothing, self.num_choices(both)).sum()
-        return (losses + self.r_drop * symmetric_kl(log_p, batch.labels)) / 2
+    def nll(self, log_p: Tensor, batch: Batch) -> Tensor:
+        return mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch))  # (B, …)
 
 
 class PartialCrossEntropy(CrossEntropy):
     """Cross-entropy where some entries are impossible (log p = -inf): sums over the vocabulary leave them out."""
 
-    def log_probs(self, model: nn.Module, batch: Batch) -> Tensor:
-        log_p = super().log_probs(model, batch)
+    has_kernel = False
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        log_p = super().log_probs(logits)
         return log_p.masked_fill(log_p == -torch.inf, 0.0)  # (B, …, V)
 
 
@@ -94,8 +102,8 @@ class TextToImageLoss(PartialCrossEntropy):
     def num_choices(self, batch: Batch) -> Tensor:
         return self.num_possible
 
-    def loss(self, log_p: Tensor, batch: Batch) -> Tensor:
-        return (mixed_nll(log_p, batch, self.smoothing, self.num_choices(batch)) * self.weights).sum()
+    def nll(self, log_p: Tensor, batch: Batch) -> Tensor:
+        return super().nll(log_p, batch) * self.weights
 
 
 class MeanSquaredError:

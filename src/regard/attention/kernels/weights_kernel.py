@@ -1,17 +1,18 @@
 """Triton kernels: attention weights, their block means or their entropies in one pass, without a temporary map, and the largest
 weights of each row.
 
-Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of exp(s - m)
-(online softmax, Milakov & Gimelshein 2018), once for the weights exp(s - m) / l. A mask reaches the kernel as one interval of
-keys per query (`Mask.intervals`); one that is no interval becomes -inf in the bias, as in `core.fused_attention`. Queries and
-keys are read where they lie, in any layout. The largest weights of a row are found by bisection: weights in [0, 1] are ordered as
-their bits, so that at most 14 comparisons (30 in float32) with the whole row find the smallest weight to keep. The kernels must
-equal the written-out equation in core.py (tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is
-computed in chunks (lazy_maps.py).
+Each program handles TILE queries of one head and reads the keys twice: once for the largest score m and the sum l of 2^(s - m)
+(online softmax, Milakov & Gimelshein 2018), once for the weights 2^(s - m - log₂ l). Scores are in units of log 2, since 2^x is
+what a GPU computes. A mask reaches the kernel as one interval of keys per query (`Mask.intervals`); one that is no interval
+becomes -inf in the bias, as in `core.fused_attention`. Queries and keys are read where they lie, in any layout. The largest
+weights of a row are found by bisection: weights in [0, 1] are ordered as their bits, so that at most 14 comparisons (30 in
+float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in core.py
+(tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is computed in chunks (lazy_maps.py).
 """
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 import torch.nn.functional as F
@@ -126,9 +127,9 @@ class KernelInputs:
         )
 
 
-def can_select(weights: Tensor, number: int) -> bool:
-    """Return whether `largest` supports these weights."""
-    return triton is not None and weights.is_cuda and weights.size(-1) <= MAX_KEYS and number <= weights.size(-1)
+def selects(device: torch.device, keys: int, signed: bool) -> bool:
+    """Return whether `largest` finds the largest weights of rows of so many keys."""
+    return triton is not None and device.type == "cuda" and keys <= MAX_KEYS and not signed
 
 
 def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
@@ -136,29 +137,39 @@ def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
     S, number = weights.size(-1), values.size(-1)
     width, rows = max(32, 1 << (S - 1).bit_length()), weights[..., 0].numel()
-    # rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a half of diffuse ones the mean
-    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=weights.dtype)
-    most, mean = bounds.view(torch.int32 if weights.dtype == torch.float32 else torch.int16).tolist()
+    most, mean = _first_bounds(S, number, weights.dtype)
     largest_weights_kernel[(rows,)](
         weights, values, keys, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
     )
 
 
+@cache
+def _first_bounds(S: int, number: int, dtype: torch.dtype) -> list[int]:
+    """Return the bits of 1/number and of 1/S. Rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a
+    half of diffuse ones the mean."""
+    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=dtype)
+    return bounds.view(torch.int32 if dtype == torch.float32 else torch.int16).tolist()
+
+
 if triton is not None:
     TILE = tl.constexpr(64)
+    LOG2_E = tl.constexpr(math.log2(math.e))
 
     @triton.jit
     def tile_scores(q, k, k_stride, bias, n, rows, first, end, sizes, scale, BIAS: tl.constexpr, K: tl.constexpr):
-        """Return the scores of a tile of queries and the TILE keys from n on; -inf outside of each query's interval."""
+        """Return the scores of a tile of queries and the TILE keys from n on, in units of log 2; -inf outside of each query's
+        interval."""
         T, S, width = sizes[0], sizes[1], sizes[3]
         keys, dims = n + tl.arange(0, TILE), tl.arange(0, K)
         real = (keys[None, :] < S) & (dims[:, None] < width)
         tile = tl.load(k + keys[None, :].to(tl.int64) * k_stride + dims[:, None], mask=real, other=0.0)
-        s = tl.dot(q, tile, input_precision="ieee") * scale  # "ieee" concerns float32 alone
+        s = tl.dot(q, tile, input_precision="ieee") * (scale * LOG2_E)  # "ieee" concerns float32 alone
         if BIAS != "none":
             inside = (rows[:, None] < T) & (keys[None, :] < S)
-            s += tl.load(bias + rows[:, None].to(tl.int64) * S + keys[None, :], mask=inside, other=0.0).to(tl.float32)
-        return tl.where((keys[None, :] >= first[:, None]) & (keys[None, :] < end[:, None]), s, -float("inf"))
+            s += tl.load(bias + rows[:, None].to(tl.int64) * S + keys[None, :], mask=inside, other=0.0).to(tl.float32) * LOG2_E
+        if (tl.max(first) > n) | (tl.min(end) < n + TILE):  # otherwise every query sees every key of the tile
+            s = tl.where((keys[None, :] >= first[:, None]) & (keys[None, :] < end[:, None]), s, -float("inf"))
+        return s
 
     @triton.jit
     def attention_map_kernel(
@@ -180,8 +191,8 @@ if triton is not None:
         head = b * H + h
         rows, dims = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, K)
         real = rows < T
-        first = tl.load(intervals + 2 * (b * T + rows), mask=real, other=2147483647)
-        end = tl.load(intervals + 2 * (b * T + rows) + 1, mask=real, other=0)
+        last = tl.minimum(rows, T - 1)  # the rest of the last tile repeats the last interval, with weights of 0
+        first, end = tl.load(intervals + 2 * (b * T + last)), tl.load(intervals + 2 * (b * T + last) + 1)
         q += b * strides[0] + h * strides[1]
         k += b * strides[3] + (h // sizes[2]) * strides[4]
         inside = real[:, None] & (dims[None, :] < sizes[3])
@@ -198,22 +209,21 @@ if triton is not None:
             s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
             larger = tl.maximum(m, tl.max(s, 1))
             base = tl.where(larger == -float("inf"), 0.0, larger)  # no key seen so far
-            total = total * tl.exp(m - base) + tl.sum(tl.exp(s - base[:, None]), 1)
+            total = total * tl.exp2(m - base) + tl.sum(tl.exp2(s - base[:, None]), 1)
             m = larger
-        m = tl.where(m == -float("inf"), 0.0, m)
-        normalizer = tl.where(total > 0, 1.0 / total, 0.0)  # a query that may look nowhere gives zeros
-        log_normalizer = m + tl.log(tl.where(total > 0, total, 1.0))
+        # 2^(s - log₂ Σ 2^s); a query that may look nowhere gives zeros
+        log_total = tl.where(real & (total > 0), m + tl.log2(tl.where(total > 0, total, 1.0)), float("inf"))
 
         entropy = tl.zeros((TILE,), tl.float32)
         for n in range(0, S, TILE):
             s = tile_scores(queries, k, strides[5], bias, n, rows, first, end, sizes, scale, BIAS, K)
-            p = tl.exp(s - m[:, None]) * normalizer[:, None]
+            p = tl.exp2(s - log_total[:, None])
             if KIND == "weights":
                 keys = n + tl.arange(0, TILE)
                 place = out + head * T * S + rows[:, None].to(tl.int64) * S + keys[None, :]
                 tl.store(place, p.to(out.dtype.element_ty), mask=real[:, None] & (keys[None, :] < S))
             elif KIND == "entropy":
-                entropy += tl.sum(tl.where(p > 0, p * (log_normalizer[:, None] - s), 0.0), 1)
+                entropy += tl.sum(tl.where(p > 0, p * (log_total[:, None] - s), 0.0), 1)
             else:
                 blocks = tl.sum(tl.sum(tl.reshape(p, (TILE // SIZE, SIZE, TILE // SIZE, SIZE)), 3), 1)
                 down = tl.program_id(0) * (TILE // SIZE) + tl.arange(0, TILE // SIZE)
@@ -225,7 +235,7 @@ if triton is not None:
                 place = out + head * high * wide + down[:, None].to(tl.int64) * wide + across[None, :]
                 tl.store(place, blocks.to(out.dtype.element_ty), mask=(down[:, None] < high) & (across[None, :] < wide))
         if KIND == "entropy":
-            tl.store(out + head * T + rows, entropy, mask=real)
+            tl.store(out + head * T + rows, entropy / LOG2_E, mask=real)
 
     @triton.jit
     def largest_weights_kernel(
@@ -252,9 +262,10 @@ if triton is not None:
             low = tl.where(reached >= number, middle, low)
             high = tl.where(reached > number, high, tl.where(reached == number, middle + 1, middle))
             middle = (low + high) // 2
-        equal = (bits == low).to(tl.int32)
-        left = number - tl.sum((bits > low).to(tl.int32), 0)
-        kept = (bits > low) | ((equal > 0) & (tl.cumsum(equal, 0) <= left))
-        place = tl.cumsum(kept.to(tl.int32), 0) - 1
+        larger, equal = bits > low, bits == low
+        left = number - tl.sum(larger.to(tl.int32), 0)  # of equal weights, the first ones are kept
+        counts = tl.cumsum(larger.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # both in one pass
+        kept = larger | (equal & ((counts >> 16) <= left))
+        place = (counts & 0xFFFF) + tl.minimum(counts >> 16, left) - 1
         tl.store(values + row * number + place, weight, mask=kept)
         tl.store(keys + row * number + place, key.to(keys.dtype.element_ty), mask=kept)

@@ -1,0 +1,148 @@
+"""A Triton kernel for a step of decoding: a few queries attend to many keys, without a mask or a copy of the cache.
+
+Each program handles one query of one head. It reads the keys in blocks; slot j of a block keeps the largest score m_j, the sum
+l_j of exp(s - m_j) and the mean of values under it of every block's j-th key (online softmax, Milakov & Gimelshein 2018), and the
+slots are merged at the end, so that programs never wait between blocks. The keys that a query sees are an interval.
+
+In self-attention the kernel also appends the new key and value to the cache, and may read each position t of hypothesis i from
+the row index[i, t] of the cache, so that beam search reorders hypotheses without moving keys and values. The kernel must equal
+`core.attend` (tests/attention/test_decode_kernel.py).
+"""
+
+from torch import Tensor
+
+from regard.attention.masks import Mask
+from regard.hardware import HAS_TRITON, runs_inference_kernels
+
+if HAS_TRITON:
+    import triton
+    import triton.language as tl
+
+MAX_QUERIES = 16
+"""Queries of one sentence; more share keys, and are faster as a product of matrices."""
+MAX_HEAD_WIDTH = 256
+LONG_CACHE, MIN_PROGRAMS = 2048, 128
+"""With fewer programs than these, long caches leave the GPU idle: torch's kernels split the keys."""
+ENTRIES_PER_WARP = 1024
+"""Entries of keys that a warp reads at once."""
+WARPS, MAX_WARPS = 3168, 16
+"""Warps of all programs that fill a GPU, 24 on each of 132 multiprocessors, and most of one program."""
+
+
+def can_run(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
+    """Return whether the kernel computes attention of these queries (B, H, T, K), to keys and values of any layout."""
+    if not runs_inference_kernels(q):
+        return False
+    (B, H, T, K), J = q.shape, v.size(-1)
+    return (
+        T <= MAX_QUERIES
+        and mask.structure <= ({"lengths", "starts", "causal", "window"} if T == 1 else {"lengths", "starts"})
+        and max(K, J) <= MAX_HEAD_WIDTH
+        and q.dtype == k.dtype == v.dtype
+        and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+        and (k.size(2) <= LONG_CACHE or B * H * T >= MIN_PROGRAMS)
+    )
+
+
+def attend_few_queries(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    scale: float | None,
+    new: tuple[Tensor, Tensor] | None = None,
+    index: Tensor | None = None,
+    length: int | None = None,
+) -> Tensor:
+    """Return the result of `attend`: (B, H, T, K), (B, G, S, K), (B, G, S, J) -> (B, H, T, J).
+
+    `new` keys and values (B, G, 1, ·) come after the first `length` positions of k and v, to which they are appended. Position t
+    of row i is read from row index[i, t] (B, S) of k and v, and there index[i, length] becomes i.
+    """
+    (B, H, T, K), G, J = q.shape, k.size(1), v.size(-1)
+    keys = k.size(2) if length is None else length + 1
+    intervals = mask.intervals(T, keys, q.device) if mask.structure & {"lengths", "starts"} else None
+    new_k, new_v = (k, v) if new is None else new
+    out = v.new_empty(B, T, H, J)
+    width, warps = (
+        max(16, 1 << (max(K, J) - 1).bit_length()),
+        min(MAX_WARPS, 1 << (max(1, WARPS // (B * H * T)).bit_length() - 1)),
+    )
+    decode_attention_kernel[(H, B * T)](
+        q,
+        (k, v),
+        new,
+        out,
+        index,
+        None if intervals is None else intervals.expand(B, T, 2).contiguous(),
+        (0 if mask.window is None else max(0, keys - mask.window), keys, T, H // G),
+        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], k.size(2)),
+        K**-0.5 if scale is None else scale,
+        max(16, warps * ENTRIES_PER_WARP // width),
+        max(16, 1 << (K - 1).bit_length()),
+        max(16, 1 << (J - 1).bit_length()),
+        num_warps=warps,
+    )
+    return out.transpose(1, 2)
+
+
+if HAS_TRITON:
+
+    @triton.jit(do_not_specialize=["sizes"])
+    def decode_attention_kernel(
+        q,  # (B, H, T, K)
+        cache,  # keys (B, G, S, K), values (B, G, S, J)
+        new,  # keys (B, G, 1, K), values (B, G, 1, J), or None
+        out,  # (B, T, H, J)
+        index,  # (B, S), or None
+        intervals,  # (B, T, 2), or None
+        sizes,  # the interval of keys that are seen, T, heads that share one head of keys
+        layout,  # K, J; strides of q, keys, values (rows, heads, positions), of the new ones (rows, heads), of index (rows)
+        scale,
+        BLOCK: tl.constexpr,
+        KEY: tl.constexpr,  # powers of two from K and J on
+        VALUE: tl.constexpr,
+    ):
+        first, last, T, group = sizes[0], sizes[1], sizes[2], sizes[3]
+        h, row = tl.program_id(0), tl.program_id(1)
+        b, g, end = (row // T).to(tl.int64), h // group, last - 1
+        slots, key_dims, value_dims = tl.arange(0, BLOCK), tl.arange(0, KEY), tl.arange(0, VALUE)
+        in_key, in_value = key_dims < layout[0], value_dims < layout[1]
+        query = tl.load(q + b * layout[2] + h * layout[3] + (row % T) * layout[4] + key_dims, mask=in_key, other=0.0)
+        query = query.to(tl.float32) * scale
+        k, v = cache[0] + g * layout[6] + key_dims[None, :], cache[1] + g * layout[9] + value_dims[None, :]
+        if intervals is not None:
+            first = tl.maximum(first, tl.load(intervals + 2 * row))
+            last = tl.minimum(last, tl.load(intervals + 2 * row + 1))
+        if new is not None:  # all heads that share it write the same
+            new_key = tl.load(new[0] + b * layout[11] + g * layout[12] + key_dims, mask=in_key, other=0.0)
+            new_value = tl.load(new[1] + b * layout[13] + g * layout[14] + value_dims, mask=in_value, other=0.0)
+            tl.store(cache[0] + b * layout[5] + g * layout[6] + end * layout[7] + key_dims, new_key, mask=in_key)
+            tl.store(cache[1] + b * layout[8] + g * layout[9] + end * layout[10] + value_dims, new_value, mask=in_value)
+            if index is not None:
+                tl.store(index + b * layout[15] + end, b.to(tl.int32))
+            tl.debug_barrier()  # other threads of this program read what was written
+
+        m, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
+        mixed = tl.zeros((BLOCK, VALUE), tl.float32)
+        for n in range(first, last, BLOCK):
+            keys = n + slots
+            seen = keys < last
+            rows = b + 0 * keys.to(tl.int64)
+            if index is not None:
+                rows = tl.load(index + b * layout[15] + keys, mask=seen, other=0).to(tl.int64)
+            k_place, v_place = rows * layout[5] + keys * layout[7], rows * layout[8] + keys * layout[10]
+            key = tl.load(k + k_place[:, None], mask=seen[:, None] & in_key[None, :], other=0.0)
+            value = tl.load(v + v_place[:, None], mask=seen[:, None] & in_value[None, :], other=0.0)
+            s = tl.where(seen, tl.sum(key.to(tl.float32) * query[None, :], 1), -float("inf"))
+            larger = tl.maximum(m, s)
+            base = tl.where(larger == -float("inf"), 0.0, larger)  # no key in this slot so far
+            p, decay = tl.exp(s - base), tl.exp(m - base)
+            total, mixed, m = total * decay + p, mixed * decay[:, None] + p[:, None] * value.to(tl.float32), larger
+
+        top = tl.max(m, 0)
+        share = tl.exp(m - tl.where(top == -float("inf"), 0.0, top))
+        normalizer = tl.sum(total * share, 0)
+        result = tl.sum(mixed * share[:, None], 0) / tl.where(normalizer > 0, normalizer, 1.0)  # no key at all gives zeros
+        place = out + (row.to(tl.int64) * tl.num_programs(0) + h) * layout[1] + value_dims
+        tl.store(place, result.to(out.dtype.element_ty), mask=in_value)

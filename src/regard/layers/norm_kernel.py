@@ -1,0 +1,87 @@
+"""A Triton kernel for a norm, with the residual connection before it, in one pass over the features.
+
+    s = x + y;  layer norm: w (s - mean(s)) / √(var(s) + ε) + b;  RMS norm: w s / √(mean(s²) + ε)
+
+One program handles one position. The sum is rounded to the model's precision before it is normalised, and the statistics are in
+float32, as in torch's norms. The kernel must equal `norm(x + y)` (tests/layers/test_norm.py).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from regard.hardware import HAS_TRITON, runs_inference_kernels
+
+if HAS_TRITON:
+    import triton
+    import triton.language as tl
+
+MAX_WIDTH = 8192
+FEATURES_PER_WARP = 256
+
+
+def can_run(x: Tensor, norm: nn.Module) -> bool:
+    """Return whether the kernel computes this norm of a sum like x: a layer or RMS norm in the precision of x, without hooks."""
+    return (
+        runs_inference_kernels(x)
+        and isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
+        and norm.weight is not None
+        and norm.weight.dtype == x.dtype
+        and norm.normalized_shape == x.shape[-1:]
+        and x.size(-1) <= MAX_WIDTH
+        and not norm._forward_hooks
+        and not norm._forward_pre_hooks
+    )
+
+
+def add_and_norm(
+    x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, weight_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return s = x + y and norm(s), all (…, D); without y, s is x. The norm multiplies with its weight + `weight_offset`."""
+    D, x = x.size(-1), x.contiguous()
+    total, normed = x if y is None else torch.empty_like(x), torch.empty_like(x)
+    is_rms, width = isinstance(norm, nn.RMSNorm), triton.next_power_of_2(D)
+    add_and_norm_kernel[(x.numel() // D,)](
+        x,
+        None if y is None else y.contiguous(),
+        (total, normed),
+        norm.weight,
+        None if is_rms else norm.bias,
+        D,
+        torch.finfo(x.dtype).eps if norm.eps is None else norm.eps,
+        weight_offset,
+        is_rms,
+        width,
+        num_warps=min(16, max(1, width // FEATURES_PER_WARP)),
+    )
+    return total, normed
+
+
+if HAS_TRITON:
+
+    @triton.jit
+    def add_and_norm_kernel(
+        x,  # (rows, D)
+        y,  # (rows, D), or None
+        out,  # the sum and its norm, (rows, D) each
+        weight,  # (D,)
+        bias,  # (D,), or None
+        D,
+        epsilon,
+        weight_offset,
+        RMS: tl.constexpr,
+        WIDTH: tl.constexpr,  # a power of two from D on
+    ):
+        features = tl.arange(0, WIDTH)
+        inside, place = features < D, tl.program_id(0).to(tl.int64) * D + features
+        total = tl.load(x + place, mask=inside, other=0.0)
+        if y is not None:
+            total = (total.to(tl.float32) + tl.load(y + place, mask=inside, other=0.0).to(tl.float32)).to(total.dtype)
+            tl.store(out[0] + place, total, mask=inside)
+        s = total.to(tl.float32)
+        if not RMS:
+            s = tl.where(inside, s - tl.sum(s, 0) / D, 0.0)
+        normed = s * tl.rsqrt(tl.sum(s * s, 0) / D + epsilon)
+        normed *= tl.load(weight + features, mask=inside, other=0.0).to(tl.float32) + weight_offset
+        if bias is not None:
+            normed += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out[1] + place, normed.to(out[1].dtype.element_ty), mask=inside)

@@ -1,0 +1,47 @@
+"""Inference without padding: rows of various lengths run as one long row, with attention within each (Zhai et al. 2023)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import has_torch_function
+
+from regard.attention.masks import NO_MASK, Mask
+from regard.attention.sparse_attention import pack_rows
+
+MIN_POSITIONS = 4096
+"""Smaller batches wait for the host, which has to know the lengths, longer than padding costs."""
+MAX_FILLED = 0.95
+"""Fuller batches run with their padding."""
+
+
+def knows_lengths(x: Tensor, mask: Mask) -> bool:
+    """Return whether the host may wait for the lengths of these embeddings (B, T, D): inference on a GPU."""
+    if not x.is_cuda or torch.is_grad_enabled() or mask.structure != {"lengths"} or x[..., 0].numel() < MIN_POSITIONS:
+        return False
+    return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+
+
+def run_without_padding(run: Callable[[Tensor, Mask], Tensor], x: Tensor, mask: Mask, *, pack: bool) -> Tensor:
+    """Return `run(x, mask)`, (B, T, D) -> (B, T, E): without a mask where there is no padding; with `pack`, without computing the
+    padding where there is some, whose vectors are zeros."""
+    assert mask.lengths is not None
+    lengths, (B, T) = mask.lengths.tolist(), x.shape[:2]
+    if min(lengths) == T:
+        return run(x, NO_MASK)
+    if not pack or sum(lengths) > MAX_FILLED * B * T:
+        return run(x, mask)
+    documents = pack_rows(lengths, x.device)
+    at = (documents.index * T + documents.positions)[0]  # (N,)
+    packed = run(x.flatten(0, 1)[at][None], Mask.packed(documents))  # (1, N, E)
+    return packed.new_zeros(B * T, packed.size(-1)).index_copy_(0, at, packed[0]).view(B, T, -1)
+
+
+def is_observed(module: nn.Module, x: Tensor) -> bool:
+    """Return whether somebody sees the calls inside a module: by hooks, or by a mode such as that of `watch`."""
+    return has_torch_function((x,)) or has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether somebody watches a module or a part of it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())

@@ -1,0 +1,68 @@
+"""A residual connection and its norm: one kernel equals the written-out form, and a stream equals the blocks one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.attention.masks import NO_MASK
+from regard.attention.positions import PositionEncoding
+from regard.hardware import HAS_TRITON, TRITON_INTERPRETED
+from regard.layers import norm_kernel
+from regard.layers.block import BlockConfig
+from regard.layers.norm import add_and_norm, build_norm
+from regard.layers.stack import Stack
+
+with_kernels = pytest.mark.skipif(
+    not (HAS_TRITON and (torch.cuda.is_available() or TRITON_INTERPRETED)), reason="neither a GPU nor Triton's interpreter"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KINDS = ["layer", "layer_no_bias", "rms", "zero_centered_rms"]
+
+
+@with_kernels
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [5, 64, 768])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16] if DEVICE == "cuda" else [torch.float32])
+def test_add_and_norm_kernel_equals_the_written_out_form(kind, width, dtype):
+    torch.manual_seed(1)
+    norm = build_norm(kind, width).to(DEVICE, dtype)
+    for weight in norm.parameters():
+        nn.init.normal_(weight)
+    x, y = (torch.randn(2, 3, width, device=DEVICE, dtype=dtype) * 3 for _ in range(2))
+    with torch.no_grad():
+        assert norm_kernel.can_run(x, norm)
+        total, normed = add_and_norm(x, y, norm)
+        assert torch.equal(total, x + y)
+        tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
+        torch.testing.assert_close(normed, norm(x + y), atol=tolerance, rtol=tolerance)
+        assert torch.equal(add_and_norm(total, None, norm)[1], normed)
+
+
+@with_kernels
+def test_watched_norms_and_gradients_take_the_written_out_form():
+    norm, x = build_norm("layer", 8).to(DEVICE), torch.randn(2, 3, 8, device=DEVICE)
+    assert not norm_kernel.can_run(x, norm)
+    with torch.no_grad():
+        assert not norm_kernel.can_run(x.double(), norm.double()) and not norm_kernel.can_run(x, nn.Identity())
+        seen = []
+        norm.float().register_forward_hook(lambda module, given, output: seen.append(output))
+        normed = add_and_norm(x, x, norm)[1]
+        assert seen and seen[0] is normed
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("options", [{}, dict(sandwich_norm=True), dict(layer_scale=0.3, norm="rms")])
+def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options):
+    torch.manual_seed(1)
+    config = BlockConfig(12, 2, 16, norm_first=norm_first, residual=residual, **options)
+    stack = Stack(config, 3, PositionEncoding(), widths=[12, 20, 20]).to(DEVICE, torch.float32).eval()
+    for weight in stack.parameters():
+        nn.init.normal_(weight, std=0.3)
+    x = torch.randn(2, 5, 12, device=DEVICE)
+    with torch.no_grad():
+        states = []
+        expected = stack(x, states=states)
+        assert len(states) == 4
+        found = stack._stream(x, NO_MASK, stack.prepare(x, NO_MASK, None, None, None)[1])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
