@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from regard.show.figures import style
 from regard.show.figures.figure_files import render
 from regard.show.figures.image_figures import (
     ImageAttention,
@@ -102,3 +103,18 @@ def test_image_figures_render_to_the_same_bytes():
         assert render(image_attention_figure([image_attention()]), kind) == render(
             image_attention_figure([image_attention()]), kind
         )
+
+
+def test_contour_lines_leave_the_image_as_it_is_away_from_them():
+    """Hues colour the whole tile; lines at quarters of the scale are only where the weight crosses them."""
+    pixels = np.full((64, 64, 3), 128, np.uint8)
+    weights = np.zeros((1, 8, 8))
+    weights[0, :, 4:] = 1.0  # every level is crossed between two columns of patches
+    with style.use_options(style.FigureLook(contours=True)):
+        figure = image_attention_figure([ImageAttention(pixels, ["word"], weights)])
+    plain, tile = figure.axes[:2]
+    assert np.array_equal(tile.images[0].get_array(), pixels) and not plain.collections and len(tile.collections) == 2
+    x = np.concatenate([path.vertices[:, 0] for path in tile.collections[1].get_paths()])
+    assert len(x) and x.min() > 24 and x.max() < 40
+    hues = image_attention_figure([ImageAttention(pixels, ["word"], weights)]).axes[1]
+    assert not np.array_equal(hues.images[0].get_array(), pixels) and not hues.collections

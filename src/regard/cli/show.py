@@ -46,6 +46,7 @@ def show(
     width: options.Width = None,
     theme: options.Theme = None,
     transparent: options.Transparent = False,
+    contours: options.Contours = False,
     halting: options.Halting = False,
     max_tokens: options.GeneratedTokens = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -63,14 +64,20 @@ def show(
     from regard.show.attention import check_output_path, show_attention, show_positions
     from regard.show.figures.style import FigureLook
     from regard.show.forward_pass.halting import show_halting_steps
+    from regard.show.image_attention import reads_image
     from regard.show.search import NUM_SENTENCES, search_texts
     from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
     from regard.show.views import BEST_HEADS, best_head_name, show_run
 
     is_record = run is not None and run.suffix == ".attn"
     check_output_path(out, terminal or save is not None)
-    look: dict[str, Any] = {"title": title, "width": width, "theme": theme, "transparent": transparent}
-    refuse((out is None and any(value for value in look.values()), "--title, --width, --theme and --transparent go with --out"))
+    look: dict[str, Any] = {"title": title, "width": width, "theme": theme, "transparent": transparent, "contours": contours}
+    refuse(
+        (
+            out is None and any(value for value in look.values()),
+            "--title, --width, --theme, --transparent and --contours go with --out",
+        )
+    )
     FigureLook(**look)
     if positions:
         others = (text, view, kind, token, layer, head, save, heads or None, halting or None)
@@ -126,6 +133,8 @@ def show(
         print(f"--head {best}: {name}", file=sys.stderr)
         choice = select_view(name)
         plain = plain and choice.kind == "cross"
+    over_image = view != "search" and plain and reads_image(opened, texts[0])
+    refuse((contours and not over_image, "--contours: it is for attention over an image; leave it out"))
     if halting:
         _print(show_halting_steps(opened, texts[0]), out, terminal, look)
         return

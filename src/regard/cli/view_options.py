@@ -139,4 +139,5 @@ Theme = Annotated[
     str | None,
     typer.Option(metavar="light|dark", help="Colours [default: light for an image, as the reader's system for a page]."),
 ]
+Contours = Annotated[bool, typer.Option("--contours", help="Weights over an image as contour lines, not as hues.")]
 Transparent = Annotated[bool, typer.Option("--transparent", help="No background.")]

@@ -46,13 +46,15 @@ class InlineFigure:
         width: str | None = None,
         theme: str | None = None,
         transparent: bool = False,
+        contours: bool = False,
     ) -> Path:
         """Write the view to a file, whose name ends in .svg, .pdf, .png or .html; return its path.
 
         `title` replaces the figure's own; `width` is that of an image, such as "800px", "6in" or "84mm"; `theme` is "light" or
-        "dark", by default light for an image and as the reader's system for a page.
+        "dark", by default light for an image and as the reader's system for a page; with `contours`, weights over an image are
+        lines.
         """
-        options, file = style.FigureLook(theme, title, width, transparent), Path(path)
+        options, file = style.FigureLook(theme, title, width, transparent, contours), Path(path)
         if file.suffix.lower() == ".html" and (width or transparent):
             raise UserError(f"--out {path}: a page has no width or background of its own; leave out --width and --transparent")
         with style.use_options(options):

@@ -19,6 +19,8 @@ ABOVE, BELOW = ((255, 214, 10), (255, 94, 0), (176, 0, 79)), ((120, 220, 255), (
 """Colours laid over an image for weights above and below zero, from small to large."""
 OPACITY, GREY = 0.85, 0.6
 """Of the strongest colour; how grey the image below is."""
+CONTOURS = (0.25, 0.5, 0.75)
+"""Parts of the scale at which contour lines are drawn."""
 MARGIN = style.MARGIN
 TILE, GAP, WORD, LEGEND, ACROSS = 1.15, 0.1, 0.2, 0.3, 8  # inches; tiles in a row
 MAP_TILE, MAP_GAP, LINE, NOTE = 1.22, 0.12, 0.17, 0.15  # inches, of saliency maps
@@ -107,12 +109,27 @@ def draw_overlay_legend(figure: Figure, top: float, end: float, text: str = "att
 
 def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: float, across: int, end: float) -> None:
     assert len(image.words) == len(image.weights), f"{len(image.words)} words, weights {image.weights.shape}"
-    tiles = [image.pixels, *(overlay_weights(image.pixels, weights, end=end) for weights in image.weights)]
-    for number, (tile, word) in enumerate(zip(tiles, ["", *(label(word, 16) for word in image.words)])):
+    contours = style.options().contours
+    overlays = [image.pixels if contours else overlay_weights(image.pixels, weights, end=end) for weights in image.weights]
+    for number, (tile, word) in enumerate(zip([image.pixels, *overlays], ["", *(label(word, 16) for word in image.words)])):
         row, column = divmod(number, across)
         left = MARGIN + column * (TILE + GAP)
         axes = draw_image(figure, tile, left, top + row * row_height + WORD, TILE, tile_height(image.pixels))
         axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.theme().text, parse_math=False)
+        if contours and number:
+            draw_contours(axes, image.weights[number - 1] / end)
+
+
+def draw_contours(axes: Axes, weights: np.ndarray) -> None:
+    """Draw lines at quarters of the scale over an image in the axes, white below their colour."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    rows, columns = weights.shape
+    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
+    y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
+    levels = [level for level in CONTOURS if weights.min() < level < weights.max()]
+    if levels and min(rows, columns) > 1:
+        axes.contour(x, y, weights, levels, colors="white", linewidths=2.2)
+        axes.contour(x, y, weights, levels, colors=overlay_colours(np.array(levels))[:, :3], linewidths=1.1)
 
 
 def tile_height(pixels: np.ndarray) -> float:

@@ -91,6 +91,8 @@ class FigureLook:
     width: str | None = None
     """Such as 800px, 6in, 15cm, 84mm; type and lines grow with it."""
     transparent: bool = False
+    contours: bool = False
+    """Weights over an image as contour lines, which leave it as it is."""
 
     def __post_init__(self) -> None:
         if self.theme is not None and self.theme not in THEMES:
