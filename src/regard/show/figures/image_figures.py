@@ -45,15 +45,20 @@ def overlay_weights(pixels: np.ndarray, weights: np.ndarray, *, end: float | Non
 
     `end` is the weight of the strongest colour, by default the largest. Unless `smooth`, patches have hard edges. No place gets
     darker for having no weight."""
-    height, width = pixels.shape[:2]
-    resampling = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-    resized = np.asarray(Image.fromarray(weights.astype(np.float32)).resize((width, height), resampling), np.float64)
+    resized = resize_weights(weights, pixels, smooth)
     resized = resized if weights.min() < 0 else resized.clip(min=0)
     colours = overlay_colours(resized / (end or max(float(np.abs(weights).max()), 1e-12)))
     grey = pixels @ np.array([0.299, 0.587, 0.114])
     base = (1 - GREY) * pixels + GREY * grey[..., None]
     alpha = colours[..., 3:]
     return np.asarray((base * (1 - alpha) + 255 * colours[..., :3] * alpha).round().clip(0, 255).astype(np.uint8))
+
+
+def resize_weights(weights: np.ndarray, pixels: np.ndarray, smooth: bool = True) -> np.ndarray:
+    """Return the weights (rows, columns) of patches as weights of pixels (H, W)."""
+    height, width = pixels.shape[:2]
+    resampling = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(weights.astype(np.float32)).resize((width, height), resampling), np.float64)
 
 
 def draw_image(figure: Figure, pixels: np.ndarray, left: float, top: float, width: float, height: float) -> Axes:
@@ -117,19 +122,15 @@ def draw_tiles(figure: Figure, image: ImageAttention, top: float, row_height: fl
         axes = draw_image(figure, tile, left, top + row * row_height + WORD, TILE, tile_height(image.pixels))
         axes.set_title(word, fontsize=style.SMALL, pad=2.5, color=style.theme().text, parse_math=False)
         if contours and number:
-            draw_contours(axes, image.weights[number - 1] / end)
+            draw_contours(axes, resize_weights(image.weights[number - 1] / end, image.pixels))
 
 
 def draw_contours(axes: Axes, weights: np.ndarray) -> None:
-    """Draw lines at quarters of the scale over an image in the axes, white below their colour."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    rows, columns = weights.shape
-    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
-    y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
+    """Draw lines where the weights (H, W) cross quarters of the scale, over an image in the axes, white below their colour."""
     levels = [level for level in CONTOURS if weights.min() < level < weights.max()]
-    if levels and min(rows, columns) > 1:
-        axes.contour(x, y, weights, levels, colors="white", linewidths=2.2)
-        axes.contour(x, y, weights, levels, colors=overlay_colours(np.array(levels))[:, :3], linewidths=1.1)
+    if levels and min(weights.shape) > 1:
+        axes.contour(weights, levels, colors="white", linewidths=2.2)
+        axes.contour(weights, levels, colors=overlay_colours(np.array(levels))[:, :3], linewidths=1.1)
 
 
 def tile_height(pixels: np.ndarray) -> float:
