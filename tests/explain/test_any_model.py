@@ -464,12 +464,17 @@ def test_heads_without_data_or_without_words_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs"), [("BERT", {"text": MASKED_TEXT}), ("T5", {"text": TEXT_TO_READ}), ("ViT", {"image": "eA=="})]
+    ("name", "inputs", "more_verbs"),
+    [
+        ("BERT", {"text": MASKED_TEXT}, ["lens", "flow", "search"]),
+        ("T5", {"text": TEXT_TO_READ}, ["lens", "search"]),
+        ("ViT", {"image": "eA=="}, []),
+    ],
 )
-def test_server_explains_and_shows_models_of_transformers(name, inputs):
+def test_server_explains_and_shows_models_of_transformers(name, inputs, more_verbs):
     run, given, _ = open_model(name)
     info = describe_model(name, run)
-    assert info.has_attention and info.verbs == ["attention", "explain"]
+    assert info.has_attention and info.verbs == ["attention", "explain", *more_verbs]
     explained = explain_response(name, run, given, ExplainRequest(model=name, **inputs))
     assert set(explained.attributions) == set(METHODS) and (explained.image is None) == (name != "ViT")
     shown = json.loads(attention_json(name, run, given, AttentionRequest(model=name, **inputs)))

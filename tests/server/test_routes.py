@@ -31,8 +31,8 @@ def stream(client, verb, **body):
 def test_models_list_their_verbs_and_inputs(client, runs):
     found = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
     assert list(found) == list(runs)
-    verbs = ["generate", "embed", "attention", "explain", "lens", "flow", "completions", "chat/completions", "embeddings"]
-    assert found["gpt"]["verbs"] == verbs
+    views = ["attention", "explain", "lens", "flow", "search"]
+    assert found["gpt"]["verbs"] == ["generate", "embed", *views, "completions", "chat/completions", "embeddings"]
     assert found["en-de"]["attention_kinds"] == ["cross", "encoder", "decoder"] and found["clip"]["inputs"] == ["text", "image"]
     assert found["kinds"]["labels"] and found["draw"]["verbs"] == ["draw"]
     assert client.get("/v1/models/gpt").json() == found["gpt"]
