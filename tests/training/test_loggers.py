@@ -151,11 +151,11 @@ def test_tensorboard_shows_every_number_of_the_log(tmp_path):
     assert {(name, step) for name, step, _ in seen} == expected and len(seen) == len(expected)
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
-def test_a_missing_package_is_named_with_its_cure_before_anything_is_written(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("name", "extra"), [("tensorboard", "board"), ("wandb", "wandb"), ("mlflow", "mlflow")])
+def test_a_missing_package_is_named_with_its_cure_before_anything_is_written(name, extra, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     recipe = {**TINY, "train": {**TINY["train"], "log": [name]}}
-    with pytest.raises(UserError, match=rf'train.log = \["{name}"\] .*: pip install "regard\[{name}\]"$'):
+    with pytest.raises(UserError, match=rf'train.log = \["{name}"\] .*: pip install "regard\[{extra}\]"$'):
         train(recipe, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 RUN_IDS = "loggers.json"
 """The file of a run folder with the id of the run in each service."""
 PROJECT = "regard"
+EXTRAS = {"tensorboard": "board"}
+"""Loggers whose extra has another name."""
 MAX_PARAM_LENGTH = 500
 """Characters of a setting's value in MLflow."""
 
@@ -98,7 +100,8 @@ def import_package(name: str, module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:
-        raise UserError(f'train.log = ["{name}"] needs a package that is not installed: pip install "regard[{name}]"') from None
+        extra = EXTRAS.get(name, name)
+        raise UserError(f'train.log = ["{name}"] needs a package that is not installed: pip install "regard[{extra}]"') from None
 
 
 class TensorBoard:
