@@ -1,5 +1,8 @@
 """Watching changes no output and records what the model used; editing changes the chosen weights only."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -274,6 +277,35 @@ def test_compiled_models_run_eagerly_while_watched(inputs):
         with edit(target, lambda name, weights: torch.zeros_like(weights)):
             assert not torch.allclose(compiled(*inputs), plain)
     torch.testing.assert_close(compiled(*inputs), before)
+
+
+def test_watches_of_two_threads_leave_compilation_as_it_was(inputs):
+    """The stance of the compiler is one for all threads: watches that overlap must not restore each other's."""
+    model, graphs = tiny(), []
+    compiled = torch.compile(model, backend=lambda graph, example: graphs.append(graph) or graph.forward)
+    begun, overlapped, ended = (threading.Event() for _ in range(3))
+
+    def first():
+        with watch(model):
+            begun.set()
+            overlapped.wait(60)
+            model(*inputs)
+        ended.set()
+
+    def second():
+        begun.wait(60)
+        with watch(model) as seen:
+            overlapped.set()
+            ended.wait(60)
+            compiled(*inputs)
+        return seen
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.submit(first), pool.submit(second)
+        one.result(), two.result().names()
+    assert not graphs
+    compiled(*inputs)
+    assert graphs
 
 
 def test_edit_with_the_same_weights_changes_nothing(inputs):

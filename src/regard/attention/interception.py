@@ -18,7 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -343,6 +343,32 @@ def _enter(interceptor: Interceptor, name: str) -> Callable[..., None]:
     return lambda module, args, options: interceptor.enter_module(name, module, args, options)
 
 
-def force_eager() -> Any:
-    """Run compiled callables uncompiled, so that hooks see them; without torch._dynamo imported there are none."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+class ForceEager:
+    """Run compiled callables uncompiled while any block runs, so that hooks see them.
+
+    The stance of the compiler is one for all threads, and blocks may end in any order: the first one sets it, the last one
+    restores it. Without torch._dynamo imported there are no compiled callables.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._blocks, self._stance = threading.Lock(), 0, ExitStack()
+        self._is_set = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._blocks += 1
+            if not self._is_set and "torch._dynamo" in sys.modules:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+                self._is_set = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+                if not self._blocks:
+                    self._stance.close()
+                    self._is_set = False
+
+
+force_eager = ForceEager()
