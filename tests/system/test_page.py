@@ -1,6 +1,7 @@
 """The server's page in a real browser: every view, streaming, 2,000 tokens, errors, keyboard only, a phone."""
 
 import base64
+import hashlib
 import json
 import re
 import urllib.request
@@ -33,14 +34,17 @@ def served(tmp_path_factory, runs, listening):
 
 
 @pytest.fixture(scope="module")
-def opened(window):
-    """Return a context manager that opens a model's view; at the end there were no errors, and no request to another server."""
+def opened(window, settled):
+    """Return a context manager that opens a model's view and waits for the result of its `example`; at the end there were no
+    errors, and no request to another server."""
 
     @contextmanager
-    def open_(address, view="", width=1100, expect_errors=False, **options):
+    def open_(address, view="", width=1100, example=True, expect_errors=False, **options):
         with window(width, **options) as (page, errors, urls):
             page.set_default_timeout(20_000)
             page.goto(address + (f"#{view}" if view else ""))
+            if view and example:
+                settled(page)
             yield page
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.locator("[style*='expression'], script:not([src]), [onclick]").count() == 0
@@ -57,10 +61,22 @@ def post(address, verb, **body):
         return json.load(response)
 
 
-def upload_image(page, page_stub):
-    page.locator("input[type=file]").set_input_files(
-        {"name": "shapes.png", "mimeType": "image/png", "buffer": base64.b64decode(page_stub.example_image())}
-    )
+@pytest.fixture
+def upload_image(page_stub, settled):
+    """Return a function that gives the view an image and waits for its result."""
+
+    def upload(page):
+        image = base64.b64decode(page_stub.example_image())
+        page.locator("input[type=file]").set_input_files({"name": "uploaded.png", "mimeType": "image/png", "buffer": image})
+        page.locator(".dropzone", has_text="uploaded.png").wait_for()
+        settled(page)
+
+    return upload
+
+
+def pixels(canvas):
+    """Return a digest of what a canvas shows."""
+    return hashlib.sha256(canvas.evaluate("canvas => canvas.toDataURL()").encode()).hexdigest()
 
 
 def shaded_words(page, selector):
@@ -84,17 +100,16 @@ def check_faithfulness(page):
 def check_overlay_options(page):
     """The legend ends at the largest weight shown or, absolute, at 1; contour lines differ; the address keeps both."""
     overlay, options = page.locator(".result canvas.overlay"), page.locator(".result .overlay-options")
-    pixels = "canvas => canvas.toDataURL()"
-    shown, end = overlay.evaluate(pixels), options.locator(".scale span").nth(1)
+    shown, end = pixels(overlay), options.locator(".scale span").nth(1)
     assert 0 < float(end.inner_text()) < 1
     options.get_by_label("absolute scale").check()
-    absolute = overlay.evaluate(pixels)
+    absolute = pixels(overlay)
     assert end.inner_text() == "1" and absolute != shown and "scale=absolute" in page.url
     options.get_by_label("absolute scale").uncheck()
     options.get_by_label("contour lines").check()
-    assert overlay.evaluate(pixels) not in (shown, absolute) and "overlay=contours" in page.url
+    assert pixels(overlay) not in (shown, absolute) and "overlay=contours" in page.url
     options.get_by_label("contour lines").uncheck()
-    assert overlay.evaluate(pixels) == shown
+    assert pixels(overlay) == shown
 
 
 def click(page, name):
@@ -232,15 +247,15 @@ def test_other_views_of_texts(opened, served, view, button, result):
         ("kinds/attention", "canvas.overlay"),
     ],
 )
-def test_views_of_images(opened, served, page_stub, view, result):
+def test_views_of_images(opened, served, upload_image, view, result):
     with opened(served, view) as page:
-        upload_image(page, page_stub)
+        upload_image(page)
         page.locator(f".result {result}").first.wait_for()
         if view == "caption/caption":
             overlay = page.locator(".result > canvas.overlay")
-            before = overlay.evaluate("canvas => canvas.toDataURL()")
+            before = pixels(overlay)
             page.locator(result).first.hover()
-            assert overlay.evaluate("canvas => canvas.toDataURL()") != before
+            assert pixels(overlay) != before
             assert page.locator(".frame").count() == page.locator(result).count()
             with page.expect_download():
                 click(page, "download PNG of all words")
@@ -325,7 +340,7 @@ def test_errors_are_shown_as_messages(opened, served, stub):
         page.get_by_label("beam size").fill("99")
         submit(page, "Translate")
         page.get_by_text("beam size 99: should be from 1 to 16.").wait_for()
-    with opened(stub, "shapes/caption") as page:
+    with opened(stub, "shapes/caption", example=False) as page:
         click(page, "Caption")
         page.get_by_text("There is no image yet").wait_for()
         page.locator("input[type=file]").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"not an image"})
@@ -475,12 +490,13 @@ def test_page_works_by_keyboard_only(opened, stub):
         "demo/embed",
     ],
 )
-def test_page_fits_a_phone_of_320_pixels(opened, stub, page_stub, view):
-    with opened(stub, view, width=320, color_scheme="dark", has_touch=True) as page:
+def test_page_fits_a_phone_of_320_pixels(opened, stub, upload_image, view):
+    example = view not in ("shapes/caption", "clip/match")
+    with opened(stub, view, width=320, example=example, color_scheme="dark", has_touch=True) as page:
         page.locator(".form").wait_for()
         assert page.locator("html").get_attribute("data-theme") == "dark"
         if page.locator("input[type=file]").count():
-            upload_image(page, page_stub)
+            upload_image(page)
         else:
             for area in page.locator("textarea").all():
                 area.fill(area.get_attribute("placeholder") or "a text")
@@ -532,7 +548,7 @@ def test_matrix_row_lights_its_words_and_the_chosen_head_shades_them(opened, stu
 def test_matrix_row_lights_the_lines_of_its_query(opened, stub):
     with opened(stub, "demo/attention?text=The goat drank.&panel=Matrix", width=1440) as page:
         page.locator(".side-by-side .lines .word").first.wait_for()
-        before = page.locator(".lines canvas").evaluate("canvas => canvas.toDataURL()")
+        before = pixels(page.locator(".lines canvas"))
         hover_matrix_row(page, row=0)
         assert page.locator(".lines .column:first-child .word.on").all_inner_texts() == ["drank."]
-        assert page.locator(".lines canvas").evaluate("canvas => canvas.toDataURL()") != before
+        assert pixels(page.locator(".lines canvas")) != before
