@@ -23,7 +23,7 @@ FAST_STEPS = {
     "captured": ("translation", {"cuda_graphs": True}),
     "compiled": ("ViT", {"cuda_graphs": True, "compile": True, "images_per_batch": 20}),
 }
-"""A recipe for each way to train fast. Both have several batch shapes: translation by length, the ViT in each epoch's last batch."""
+"""A recipe for each way to train fast. Both have several batch shapes: by length, and in each epoch's last batch."""
 
 
 def kill_while_saving(chance):
