@@ -4,7 +4,7 @@
 
 `base`: the base Transformer (vocabulary 32,000) generates 25 tokens for each of `rows` sentences of 25, beam 4. `gpt2`: GPT-2
 124M reads 128 tokens and generates 256, greedily; the peer uses a static cache. `bert`: BERT-base encodes `rows` texts of 512
-tokens; the peer uses sdpa. Both sides have the same random weights; bf16 logits must agree within 0.1. `--alone` leaves the
+tokens; the peer uses sdpa. Both sides have the same random weights; bf16 logits must agree within 0.2. `--alone` leaves the
 peer out; `--profile` also prints the kernels of one search, by their total time.
 """
 
@@ -25,7 +25,7 @@ from regard.recipe import DecoderModel, EncoderModel, PositionSettings, Transfor
 from regard.tokens.special_tokens import BOS, EOS, NO_TOKEN, PAD, SpecialTokens
 
 CUDA = torch.device("cuda")
-TOLERANCE = 0.1
+TOLERANCE = 0.2  # each side's logits in bf16 are within 0.1 of those in fp32
 LENGTH = 25
 NO_SPECIAL_TOKENS = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
 Engines = dict[str, Callable[[], Any]]
