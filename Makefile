@@ -3,7 +3,7 @@
 # make system   browser tests, documentation commands, longer trainings (under 30 minutes)
 # make docs     the tour, all other documents and the API reference as a site in build/site (some 6 minutes the first time)
 # make torture  kill -9, full disks, damaged files, malformed input, by the hundred; prints the counts
-# make audit    known vulnerabilities of the dependencies and of the source, if pip-audit and bandit are installed; never fails
+# make audit    known vulnerabilities of the dependencies (pip-audit) and of the source (bandit); says what it could check, never fails
 # make bench    regard and its peers on the CPU, interleaved, as ratios (some 5 minutes on 2 idle cores)
 # make bench-gpu  the same on one idle GPU (most of the time is compilation), with Multi30k in data/multi30k
 # Each target installs what it needs into .venv: make setup the package alone, make dev the test tools too.
@@ -56,7 +56,9 @@ system: dev
 torture: dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests
 
-audit: dev
+audit:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit bandit
 	$(BIN)/python .ci/audit.py
 
 lock: dev

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: one thread, a private cache, a fixed seed, hypothesis without deadlines."""
+"""Fixtures shared by all tests: one thread, a private cache, no fsync, a fixed seed, hypothesis without deadlines."""
 
 import copy
 import json
@@ -17,14 +17,25 @@ import torch
 from hypothesis import strategies as st
 
 torch.set_num_threads(1)  # more threads slow down small tensors
-hypothesis.settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
+EXAMPLES = int(os.environ.get("REGARD_EXAMPLES", "15"))  # of each law; the same ones every time
+hypothesis.settings.register_profile("regard", deadline=None, max_examples=EXAMPLES, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
 
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path_factory, monkeypatch):
-    """Keep token stores built by tests apart from the user's cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(autouse=True, scope="session")
+def private_cache(tmp_path_factory):
+    """Keep token stores built by tests, and by their shared runs, apart from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_fsync():
+    """Do not wait for the disk: a test cannot cut the power, and a killed process loses nothing that it has written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -48,15 +49,31 @@ def test_lock_file_has_every_version_and_hashes_except_for_torch():
     assert "://" not in text and f"pip install {pinned[0]}\n" in text and pinned[0].startswith("torch==")
 
 
-@pytest.mark.parametrize("there", [(), ("bandit",)])
-def test_audit_never_fails(there, monkeypatch, capsys):
-    """Neither without its tools nor when they report something."""
+VULNERABLE = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+UNKNOWN = {"name": "b", "skip_reason": "Dependency not found on PyPI"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "status", "output", "said"),
+    [
+        ((), 0, "", "pip-audit is not installed (pip install pip-audit); nothing was checked"),
+        (("pip_audit",), 1, "", "pip-audit reached no database (exit status 1); nothing was checked"),
+        (("pip_audit",), 0, json.dumps({"dependencies": [UNKNOWN] * 3}), "looked up 0 of 3 packages of"),
+        (
+            ("pip_audit",),
+            1,
+            json.dumps({"dependencies": [VULNERABLE, UNKNOWN]}),
+            "  a 1: CVE-1, fixed in 2\naudit: pip-audit looked up 1",
+        ),
+        (("bandit",), 1, ">> Issue: [B104] …\n", "bandit looked at src: 1 findings"),
+    ],
+)
+def test_audit_never_fails_and_says_what_it_checked(tools, status, output, said, monkeypatch, capsys):
     audit = load(ROOT / ".ci" / "audit.py")
-    monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: object() if name in there else None)
-    monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1))
+    monkeypatch.setattr(audit.importlib.util, "find_spec", lambda name: object() if name in tools else None)
+    monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], status, output, ""))
     audit.main()
-    said = capsys.readouterr().out
-    assert "pip-audit is not installed" in said and ("bandit ended with status 1" in said) == bool(there)
+    assert said in capsys.readouterr().out
 
 
 def messages():

@@ -11,6 +11,7 @@ import lzma
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -451,6 +452,24 @@ CHECKPOINTS = {
     "not a step": (["--from", "best"], r"--from best: give a step"),
     "none before it to verify from": (["--verify", "20", "--from", "30"], r"no good checkpoint 20 steps before step 30"),
 }
+
+
+@pytest.mark.parametrize(
+    "words", [["translate", "{run}", "one"], ["evaluate", "{run}"], ["train", "{run}", "--resume"], ["convert", "{run}", "out"]]
+)
+@pytest.mark.parametrize("name", ["data.json", "environment.json", "log.jsonl", "checkpoints/state.json"])
+def test_pipe_in_a_run_folder_is_refused_and_not_waited_for(regard, tiny_run, tmp_path, words, name):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, run, ignore=shutil.ignore_patterns("step-*"))
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waits for a pipe"))
+    signal.alarm(30)
+    try:
+        assert_refused(regard(*(word.format(run=run) for word in words)), r"is not a regular file; remove it")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ with regard.watch(model) as seen: …           record what any PyTorch model at
 seen.show(tokens=…), run.show("The dog …")    show it, in a notebook or as a file
 regard.Record.read("a.attn")                  read a recording from a file
 regard.train("recipe.toml")                   train a model
+regard.Trainer(MyModule).train("recipe.toml") train a torch.nn.Module of your own
 """
 
 from importlib import import_module
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from regard.run.evaluate import compare
     from regard.run.load import load
     from regard.run.train import train
+    from regard.run.trainer import Trainer
     from regard.show import show
+    from regard.studies.lr_finder import lr_find
     from regard.tasks.base import Run
     from regard.training.callbacks import Callback
 
@@ -35,6 +38,7 @@ _MODULES = {
     "Recipe": "regard.recipe",
     "Record": "regard.attention.record",
     "Run": "regard.tasks.base",
+    "Trainer": "regard.run.trainer",
     "attend": "regard.attention.core",
     "attend_with_weights": "regard.attention.core",
     "compare": "regard.run.evaluate",
@@ -44,6 +48,7 @@ _MODULES = {
     "explain": "regard.explain",
     "key_value_attention": "regard.attention.core",
     "load": "regard.run.load",
+    "lr_find": "regard.studies.lr_finder",
     "self_attention": "regard.attention.core",
     "show": "regard.show",
     "train": "regard.run.train",
@@ -58,6 +63,7 @@ __all__ = [
     "Recipe",
     "Record",
     "Run",
+    "Trainer",
     "UserError",
     "__version__",
     "attend",
@@ -69,6 +75,7 @@ __all__ = [
     "explain",
     "key_value_attention",
     "load",
+    "lr_find",
     "self_attention",
     "show",
     "train",

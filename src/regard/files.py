@@ -106,6 +106,14 @@ def require_regular_file(path: Path) -> None:
         raise UserError(f"cannot write {path}: it is {kind}; choose the name of a file")
 
 
+def require_plain_folder(folder: Path) -> None:
+    """Refuse a folder that holds a pipe, a socket or a device, at any depth: to read one may never end."""
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            if path_exists(path) and not path.is_file():
+                raise UserError(f"{path} is not a regular file; remove it, or copy {folder} again")
+
+
 def file_name(name: str) -> str:
     """Return a file name for a name of unknown origin (of a test set, of a task): no folder in it, no special character.
 

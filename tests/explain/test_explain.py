@@ -80,9 +80,9 @@ def test_explained_output_is_the_prediction_of_the_run(runs, tiny_run):
 
 def test_explain_set_has_intervals_ground_truth_and_a_summary(tiny_run, tmp_path):
     found = json.loads(
-        explain_command(tiny_run.folder, "--data", "valid", "--number", 8, "--method", "attention,occlusion", "--json")
+        explain_command(tiny_run.folder, "--data", "valid", "--number", 5, "--method", "attention,occlusion", "--json")
     )
-    assert found["number"] == 8 and set(found["scores"]) == {"attention", "occlusion", "random"}
+    assert found["number"] == 5 and set(found["scores"]) == {"attention", "occlusion", "random"}
     measures = found["scores"]["attention"]
     expected = {"comprehensiveness", "sufficiency", "spearman", "kendall", "randomized", "comprehensiveness 3", "advantage"}
     assert expected <= set(measures)
@@ -92,11 +92,11 @@ def test_explain_set_has_intervals_ground_truth_and_a_summary(tiny_run, tmp_path
     rows = found["scores"]
     assert ("behind best" in rows["attention"]) != ("behind best" in rows["occlusion"])  # one of them is the best
     page = tmp_path / "page.html"
-    text = explain_command(tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", page)
+    text = explain_command(tiny_run.folder, "--data", "valid", "--number", 2, "--method", "attention", "--out", page)
     assert "random" in text and "random tokens" in page.read_text() and "<svg" in page.read_text()
     for ending in ("svg", "png", "pdf"):
         explain_command(
-            tiny_run.folder, "--data", "valid", "--number", 3, "--method", "attention", "--out", tmp_path / f"a.{ending}"
+            tiny_run.folder, "--data", "valid", "--number", 2, "--method", "attention", "--out", tmp_path / f"a.{ending}"
         )
         assert (tmp_path / f"a.{ending}").stat().st_size > 2000
 
@@ -189,22 +189,22 @@ def test_pronoun_choices_are_among_the_candidate_nouns(tiny_run):
 
 def test_antecedent_head_is_selected_on_one_set_and_measured_on_another(tiny_run):
     tests, valid = tiny_run.data.tests["test"], tiny_run.data.valid
-    found = find_antecedent_head(tiny_run, valid, tests, ("valid", "test"), 12)
+    found = find_antecedent_head(tiny_run, valid, tests, ("valid", "test"), 6)
     best = max(score.score for score in found.selection_accuracy.values())
     assert (
         found.selection_accuracy[found.head].score == best
         and found.runner_up != found.head
         and len(found.selection_accuracy) == 12
     )
-    swapped = find_antecedent_head(tiny_run, tests, valid, ("test", "valid"), 12)
+    swapped = find_antecedent_head(tiny_run, tests, valid, ("test", "valid"), 6)
     assert swapped.selection_accuracy[found.head] == found.accuracy[found.head]  # what the one reports, the other chooses by
-    assert len(found.same_layer) == 1 and 0 < found.number <= 12
-    report = json.loads(explain_command(tiny_run.folder, "--heads", "--number", 12, "--json"))
+    assert len(found.same_layer) == 1 and 0 < found.number <= 6
+    report = json.loads(explain_command(tiny_run.folder, "--heads", "--number", 6, "--json"))
     assert report["antecedent_head"] == json.loads(json.dumps(found.to_json()))
     assert {head["antecedent_accuracy"]["score"] for head in report["heads"]} == {
         round(s.score, 4) for s in found.selection_accuracy.values()
     }
-    text = explain_command(tiny_run.folder, "--heads", "--number", 12, "--data", "test")
+    text = explain_command(tiny_run.folder, "--heads", "--number", 6, "--data", "test")
     assert "antecedent accuracy on test" in text and "\nOn valid its antecedent accuracy" in text and "ablated heads" in text
 
 

@@ -7,12 +7,23 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import regard
+import regard.run.convert
 from regard.interop.families.qwen import QWEN2
 from regard.tasks import build_recipe, recipe_task
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
 V = 61
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_verification():
+    """Verify conversions on texts of a few tokens: the ninth differs from the eighth in nothing but its position."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regard.run.convert, "VERIFIED_TOKENS", 8)
+        yield
+
+
 TEXT = [
     "the dog sees a small cat",
     "a cat sleeps near the old house",

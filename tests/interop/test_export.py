@@ -93,7 +93,7 @@ def test_settings_that_ctranslate2_does_not_support(changed, named, make_run, tm
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("task", FOR_ONNX)
+@pytest.mark.parametrize("task", ["translate", *(pytest.param(name, marks=pytest.mark.system) for name in ("pairs", "language"))])
 def test_onnxruntime_equals_the_run(task, make_run, tmp_path):
     """Also for other batch sizes and lengths than those of the export."""
     pytest.importorskip("onnxscript")

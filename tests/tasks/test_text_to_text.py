@@ -246,9 +246,10 @@ def test_loaded_and_resumed_text_to_text_runs_equal_uninterrupted_bit_for_bit(da
     if kind != "transformer":
         config["model"] = {"kind": kind, "width": 16, "max_length": 24, **more}
     whole = train(config, tmp_path / "whole", device="cpu")
-    part = train(config, tmp_path / "part", device="cpu")
-    shutil.rmtree(part.folder / "checkpoints" / "step-00000016")
-    again = train(part.folder, resume=True, device="cpu")
+    part = shutil.copytree(whole.folder, tmp_path / "part")
+    shutil.rmtree(part / "checkpoints" / "step-00000016")
+    (part / "model.safetensors").unlink()
+    again = train(part, resume=True, device="cpu")
     assert (again.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     texts = ["mood: good", "say in English: hund"]
     assert regard.load(whole.folder, device="cpu")._best(texts) == whole._best(texts)

@@ -298,7 +298,7 @@ def edited(recipe, edits):
             if not isinstance(section.get(key), dict):
                 section[key] = {}
             section = section[key]
-        section[last] = value
+        section[last] = copy.deepcopy(value)  # a later edit may be inside it
     return recipe
 
 

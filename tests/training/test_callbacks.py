@@ -104,8 +104,14 @@ def test_a_run_resumed_after_a_failed_callback_equals_an_uninterrupted_one(event
     assert not [call for call in recorder.calls if call[0] == "evaluate" and call[1] <= step]  # none is repeated
 
 
-@pytest.mark.parametrize(("event", "argument"), [("on_begin", 0), ("on_end", True)])
-def test_an_error_at_the_begin_or_the_end_is_raised(event, argument):
+def test_an_error_at_the_end_leaves_a_finished_run(plain, tmp_path):
+    with pytest.raises(ZeroDivisionError, match="on_end"):
+        train(TINY, tmp_path / "run", device="cpu", callbacks=[Failing("on_end", True)])
+    assert weights(tmp_path / "run") == weights(plain)
+
+
+@pytest.mark.parametrize("event", ["on_begin", "on_end"])
+def test_an_error_at_the_begin_or_the_end_is_raised(event):
     class Broken(Callback):
         def on_begin(self, run, step):
             assert event != "on_begin", "broken"

@@ -11,10 +11,10 @@ from regard.cli.options import app
 from regard.errors import Interrupted, UserError
 
 # isort: off
-from regard.cli import training, text, vision, show, explain, serve, plan, library  # the order of --help
+from regard.cli import training, tuning, text, vision, show, explain, serve, plan, library  # the order of --help
 # isort: on
 
-__all__ = ["app", "explain", "library", "main", "plan", "serve", "show", "text", "training", "vision"]
+__all__ = ["app", "explain", "library", "main", "plan", "serve", "show", "text", "training", "tuning", "vision"]
 
 
 MULTI_PROCESS_VERBS = ("train", "evaluate", "translate")

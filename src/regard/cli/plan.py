@@ -128,7 +128,7 @@ def convert(
 def doctor(as_json: AsJson = False) -> None:
     """Show versions, device and missing packages."""
     from regard.hardware import choose_device
-    from regard.run.environment import EXTRAS, describe, version
+    from regard.training.environment import EXTRAS, describe, version
 
     found = describe(choose_device())
     extras = {name: {package: version(package) for package in packages} for name, packages in EXTRAS.items()}

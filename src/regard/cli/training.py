@@ -1,4 +1,4 @@
-"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, sweep, ladder."""
+"""Verbs for training and evaluation: demo, new, world, train, evaluate, compare, ladder."""
 
 import json
 import sys
@@ -295,44 +295,6 @@ def compare(
             for row in rows
         ]
         print_table(name, ["system", "metric", "score", "±", "p"], cells)
-
-
-@app.command()
-def sweep(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe file.")],
-    grid: Annotated[
-        list[str],
-        typer.Option("--set", metavar="SETTING=VALUE,VALUE...", help="Values of a setting; all combinations are trained."),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the runs; an interrupted sweep resumes.")] = Path("runs/sweep"),
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Train a recipe with every combination of some settings.
-
-    Runs with several seeds (--set seed=1,2,3) are summarised by mean and standard deviation, and compared with the best setting
-    by paired t-tests over the seeds. All GPUs of the machine are used, one run each.
-    """
-    from regard.studies.sweep import run_sweep
-
-    result = run_sweep(recipe, out, grid, device=device)
-    if as_json:
-        print_json(**result.to_json())
-        return
-    metrics = list(result.settings[0].scores)
-    rows = [
-        [
-            ", ".join(f"{name}={value}" for name, value in one.setting) or "as in the recipe",
-            *(str(scores) for scores in one.scores.values()),
-            *(("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}") for p in list(result.p_values(one).values())[-1:]),
-        ]
-        for one in result.settings
-    ]
-    print_table(
-        f"{out}: mean ± standard deviation over seeds, the best by {metrics[0]} first",
-        ["setting", *metrics, f"p ({metrics[-1]})"],
-        rows,
-    )
 
 
 @app.command()

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import UnsupportedModel, UserError
-from regard.files import atomic_folder, require_new_folder
+from regard.files import atomic_folder, require_new_folder, require_plain_folder
 from regard.interop.config import ConfigFile, integer
 from regard.interop.equivalent import ExportedForm, equivalent_forms
 from regard.interop.families import FAMILIES
@@ -90,6 +90,7 @@ def is_huggingface_folder(folder: Path) -> bool:
 def open_huggingface_folder(path: str | Path, *, allow_pickle: bool = False) -> HuggingFaceFolder:
     """Read and check everything in a folder but its weights."""
     folder = Path(path)
+    require_plain_folder(folder)
     config = open_config(folder)
     family, name = identify_architecture(config)
     architecture = family.architectures[name]

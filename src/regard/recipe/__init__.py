@@ -6,6 +6,7 @@
 from regard.recipe.base import (
     Answering,
     Masking,
+    OwnModel,
     Recipe,
     SpanCorruption,
     require_encoder,
@@ -126,6 +127,7 @@ __all__ = [
     "Masking",
     "Model",
     "OptimizerSettings",
+    "OwnModel",
     "PairData",
     "PairTokenSettings",
     "PatchesEncoderModel",

@@ -42,6 +42,28 @@ class Recipe(Settings):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
+class OwnModel(Settings):
+    """A model of one's own (regard.Trainer)."""
+
+    kind: str
+    """The name of its class, or of the function that builds it."""
+    module: str
+    """The Python module that defines it."""
+    max_length: Count = 256
+    """Positions of the longest example; what is longer is treated as data.too_long says."""
+    options: dict[str, bool | int | float | str] = {}
+    """Arguments of the class, by name."""
+
+    @property
+    def patch_size(self) -> int:
+        """Images of any size fit: the model reads pixels."""
+        return 1
+
+    def length(self, size: tuple[int, int]) -> int:
+        """Return the positions of an image: it counts as one."""
+        return 1
+
+
 class Masking(Settings):
     """Which words are masked, and next-sentence prediction (Devlin et al. 2019, sec. 3.1)."""
 

@@ -38,6 +38,8 @@ from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights
 
 TEXTS = ["The dog sleeps.", "A small cat looks at the old house, and it is happy.", "Yes", "We sold 12 books in 1999!"]
+VERIFIED_TOKENS = 24
+"""Length of the texts that a verification generates."""
 MAX_CARD_BYTES = 2**20
 FORMATS = ("hf", "ctranslate2", "onnx", "peft")
 
@@ -188,7 +190,7 @@ def verification_inputs(run: Run) -> ParityInputs:
         inputs["lengths"],
         inputs.get("segments"),
         special_tokens=special_tokens,
-        max_tokens=min(24, max_length - 1),
+        max_tokens=min(VERIFIED_TOKENS, max_length - 1),
         pixels=pixels,
         positions=positions,
     )

@@ -114,7 +114,7 @@ def compare_runs(
     """Test each run against the first (paired), on the first one's test sets or on given files."""
     first = runs[0]
     for run in runs:
-        if run.task is not first.task:
+        if run.task.run is not first.task.run:
             raise UserError(f"{first.folder} {first.task.does}, {run.folder} {run.task.does}: compare runs of one task")
     folders = [run.folder.name for run in runs]
     names = [name if folders.count(name) == 1 else f"{number} {name}" for number, name in enumerate(folders, start=1)]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,12 @@ from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
-from regard.files import atomic_write, clean_up_partial_writes, lock_folder
+from regard.files import atomic_write, clean_up_partial_writes, lock_folder, require_plain_folder
 from regard.hardware import choose_device, hardware
 from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import merge_lora
-from regard.recipe import Recipe, apply_override, read_settings
-from regard.run import environment
+from regard.recipe import OwnModel, Recipe, apply_override, read_settings
 from regard.run.load import load_native
 from regard.run.resume import (
     DEFAULT_OPTIONS,
@@ -39,7 +39,7 @@ from regard.run.resume import (
 )
 from regard.tasks.base import Run, Task
 from regard.tasks.shared.data_record import write_data_record
-from regard.training import checkpoint
+from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, note
@@ -98,6 +98,7 @@ def train(
                 raise UserError(
                     f"{folder} is not a run folder (it has no recipe.toml); start with: regard train RECIPE --out {folder}"
                 )
+            require_plain_folder(folder)
             with lock_folder(folder), explain_resume(folder):
                 settings = tasks.read_recipe(folder / "recipe.toml", overrides)
                 options = ResumeOptions(start, verify, accept_changes, overrides)
@@ -214,40 +215,66 @@ def train_run(
         Log(folder / "log.jsonl", steps=settings.train.steps) as log,
     ):
         found, inputs = prepare_folder(task, settings, data, folder, options, log)
-        torch.manual_seed(settings.seed)
-        run = task.run(task, folder, settings, device)
-        with distributed.local_first():
-            rows, num_too_long = run._training_rows(data.train)
-            valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-        batches, speedups = choose_batches(run, rows)
-        initialize(run, log)
-        loop = TrainingLoop(
-            run.model,
-            task.loss(run),
-            batches,
-            settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
-            seed=settings.seed,
-            folder=folder / "checkpoints",
-            log=log,
-            evaluate=lambda model: validate(run, model, data.valid, valid),
-            maximize=task.metrics,
-            inputs=inputs,
-            callbacks=[*make_loggers(settings.train.log), *callbacks],
-        )
+        loggers = make_loggers(settings.train.log)
+        run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, [*loggers, *callbacks])
         changed = environment.changes(folder, device)
         distributed.barrier()
-        describe(run, log, data, num_too_long, batches)
+        describe(run, log, data, num_too_long, loop.batches)
         if device.type == "cuda":
             log.note(f"steps: {speedups.reason}")
         if found is not None:
             resume_from_checkpoint(loop, found, options.verify, changed)
-        run.data = data
         with loop.callbacks.during(run, loop.state.step):
             weights = loop.train()
-        if distributed.is_main():
-            write_final_weights(run, weights)
+            if distributed.is_main():
+                write_final_weights(run, weights)
         distributed.barrier()
     return load_native(folder, device=str(device))
+
+
+class BuiltLoop(NamedTuple):
+    """A run that is about to be trained, with its training loop."""
+
+    run: Run
+    loop: TrainingLoop
+    num_too_long: int
+    """Training examples that were too long."""
+    speedups: Speedups
+
+
+def build_loop(
+    task: Task,
+    settings: Recipe,
+    data: Dataset[Any],
+    folder: Path,
+    device: torch.device,
+    log: Log,
+    inputs: Mapping[str, object] = MappingProxyType({}),
+    callbacks: Sequence[Callback] = (),
+) -> BuiltLoop:
+    """Build the model of a prepared run folder, its batches and its training loop."""
+    torch.manual_seed(settings.seed)
+    run = task.run(task, folder, settings, device)
+    run.data = data
+    with distributed.local_first():
+        rows, num_too_long = run._training_rows(data.train)
+        valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
+    batches, speedups = choose_batches(run, rows)
+    initialize(run, log)
+    loop = TrainingLoop(
+        run.model,
+        task.loss(run),
+        batches,
+        settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
+        seed=settings.seed,
+        folder=folder / "checkpoints",
+        log=log,
+        evaluate=lambda model: validate(run, model, data.valid, valid),
+        maximize=task.metrics,
+        inputs=inputs,
+        callbacks=callbacks,
+    )
+    return BuiltLoop(run, loop, num_too_long, speedups)
 
 
 def prepare_folder(
@@ -273,7 +300,9 @@ def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
     """Return the batches of this rank and the speed-ups of its steps; with CUDA graphs, rows are padded so that shapes recur."""
     settings, padded = run.recipe.train, make_batches(run, rows, LENGTH_MULTIPLE)
     work = TrainingWork(run.device.type, settings.steps)
-    if run.device.type == "cuda":
+    if isinstance(run.recipe.model, OwnModel):
+        work = replace(work, obstacle="it is not known whether your model allows them: set train.cuda_graphs or train.compile")
+    elif run.device.type == "cuda":
         from regard.plan.planner import estimate_step_seconds
 
         work = replace(

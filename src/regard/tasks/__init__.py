@@ -13,6 +13,7 @@ import torch
 
 from regard import recipe as recipes
 from regard.errors import UserError
+from regard.files import require_plain_folder
 from regard.recipe import Recipe
 from regard.recipe.parse import shorten
 from regard.tasks.base import Run, Task
@@ -37,8 +38,20 @@ def task_names(*, trainable: bool = True) -> list[str]:
     return list(dict.fromkeys(task.name for task in all_tasks() if task.recipe is not None or not trainable))
 
 
+_own_tasks: dict[tuple[str, str], Task] = {}
+"""Tasks with models of users, by the task's name and `model.kind`."""
+
+
+def register_task(task: Task) -> Task:
+    """Make a task with other models known in this process, in the place of one of the same kinds."""
+    _own_tasks.update({(task.name, kind): task for kind in task.models})
+    return task
+
+
 def find_task(name: str, kind: str | None = None) -> Task:
     """Return the task of this name whose models include `kind`; by default the first, which reads texts."""
+    if kind is not None and (name, kind) in _own_tasks:
+        return _own_tasks[name, kind]
     found = [task for task in all_tasks() if task.name == name]
     if not found:
         raise UserError(f"no task {name!r}; there are: {', '.join(task_names())}")
@@ -62,7 +75,13 @@ def build_recipe(settings: dict[str, object], *, name: str = "recipe") -> Recipe
     task, model = settings.get("task", "translate"), settings.get("model")
     if not isinstance(task, str) or task not in task_names():
         raise UserError(f"{name}: task = {shorten(task)}: should be {' or '.join(task_names())}")
-    found = find_task(task, str(model.get("kind")) if isinstance(model, dict) else None)
+    kind, module = (str(model.get("kind")), model.get("module")) if isinstance(model, dict) else (None, None)
+    found = find_task(task, kind)
+    if module is not None and kind not in found.models:
+        raise UserError(
+            f"{name}: model.kind = {kind!r} is a model of your own: import it from the module {module!r}, and open it with "
+            f"regard.Trainer({kind}, {task!r})"
+        )
     assert found.recipe is not None
     return recipes.validate_recipe(found.recipe, settings, name=name)
 
@@ -86,6 +105,7 @@ def recipe_task(recipe: Recipe) -> Task:
 
 def load_run_folder(folder: Path, device: torch.device) -> Run:
     """Load a finished run folder; `regard.load` also takes Hugging Face folders and names on the hub."""
+    require_plain_folder(folder)
     recipe = read_recipe(folder / "recipe.toml")
     task = recipe_task(recipe)
     run = task.run(task, folder, recipe, device)

@@ -70,6 +70,10 @@ class TrainingLoop:
             CompiledObjective(objective, batches.has_uniform_length()) if settings.compile is True else objective
         )
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
+        self.learning_rate_factor: Callable[[int], float] = lambda step: learning_rate_factor(
+            step, settings.steps, settings.schedule
+        )
+        """The fraction of the peak rates at a step."""
         self.ema = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
         self.state = TrainState()
         self._saved_step = -1
@@ -142,11 +146,11 @@ class TrainingLoop:
 
     def step(self, micro_batches: MicroBatches) -> tuple[Tensor, int]:
         """Update the weights once; return the loss sum and the number of labels. No host–device synchronisation."""
-        state, settings = self.state, self.settings
+        state = self.state
         self.parallelism.warm_up_ddp(self._dummy_backward)
         state.step += 1
         torch.manual_seed(step_seed(self.seed, state.step, distributed.rank()))
-        self.optimizer.set_learning_rate(learning_rate_factor(state.step, settings.steps, settings.schedule))
+        self.optimizer.set_learning_rate(self.learning_rate_factor(state.step))
         self.model.train()
         if hasattr(self.model, "begin_step"):  # anneals a temperature or a weight
             self.model.begin_step(state.step)  # type: ignore[operator]
@@ -203,7 +207,7 @@ class TrainingLoop:
     def _report(self, meter: Meter) -> None:
         reading, settings, step = meter.read(), self.settings, self.state.step
         self.state.seconds += reading.seconds
-        learning_rate = settings.optimizer.learning_rate * learning_rate_factor(step, settings.steps, settings.schedule)
+        learning_rate = settings.optimizer.learning_rate * self.learning_rate_factor(step)
         skipped = int(self.nonfinite_steps.item())
         values = {
             "loss": round(reading.loss, 5),

@@ -57,6 +57,21 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 @house_style()
+def learning_rate_curve(rates: Sequence[float], losses: Sequence[float], smoothed: Sequence[float], suggestion: float) -> Figure:
+    """Draw the loss of each step over its learning rate, and mark the suggested rate (Smith 2017, fig. 3)."""
+    figure, axes = plot_axes("learning rate", "loss per label")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda rate, _: f"1e{round(np.log10(rate))}")
+    axes.plot(rates, losses, ".", markersize=3, color=theme().muted, label="of each step")
+    axes.plot(rates, smoothed, linewidth=1.4, label="smoothed")
+    axes.axvline(suggestion, linestyle="--", linewidth=1, color=theme().series[1], label=f"suggested: {suggestion:.1e}")
+    low, high = min(smoothed), max(smoothed)
+    axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.legend(loc="lower left")
+    return figure
+
+
+@house_style()
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
     """Draw the score in bins of source length with intervals, one line per system; bins show their number of sentences."""
     figure, axes = plot_axes("words of the source (sentences)", metric, width=7.4 if len(series) > 1 else 5.6)

@@ -1,0 +1,82 @@
+"""Verbs that find settings: lr-find, sweep."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import AsJson, Device, Set, app
+from regard.cli.output import print_json, print_table
+
+
+@app.command("lr-find")
+def lr_find(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe file.")],
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the loss over the rate: .svg, .png, .pdf or .html.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 100,
+    min_rate: Annotated[float, typer.Option("--min", help="Rate of the first step.")] = 1e-6,
+    max_rate: Annotated[float, typer.Option("--max", help="Rate of the last step.")] = 1.0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Find a learning rate by a range test (Smith 2017).
+
+    Train a few steps with a rate that grows from step to step, and suggest the rate at which the loss falls fastest. Nothing is
+    written but the figure.
+    """
+    from regard.studies.lr_finder import lr_find as find
+
+    result = find(recipe, overrides=set_ or [], device=device, steps=steps, min_rate=min_rate, max_rate=max_rate)
+    if out is not None:
+        result.figure.save(out)
+    if as_json:
+        print_json(suggestion=result.suggestion, lowest=result.lowest, rates=result.rates, losses=result.losses)
+        return
+    print(f"{result.suggestion:.1e}")
+    print(
+        f"the loss falls fastest at {result.suggestion:.1e} and rises from {result.lowest:.1e} on; "
+        f"use it with: --set train.optimizer.learning_rate={result.suggestion:.1e}",
+        file=sys.stderr,
+    )
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="Recipe file.")],
+    grid: Annotated[
+        list[str],
+        typer.Option("--set", metavar="SETTING=VALUE,VALUE...", help="Values of a setting; all combinations are trained."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the runs; an interrupted sweep resumes.")] = Path("runs/sweep"),
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with every combination of some settings.
+
+    Runs with several seeds (--set seed=1,2,3) are summarised by mean and standard deviation, and compared with the best setting
+    by paired t-tests over the seeds. All GPUs of the machine are used, one run each.
+    """
+    from regard.studies.sweep import run_sweep
+
+    result = run_sweep(recipe, out, grid, device=device)
+    if as_json:
+        print_json(**result.to_json())
+        return
+    metrics = list(result.settings[0].scores)
+    rows = [
+        [
+            ", ".join(f"{name}={value}" for name, value in one.setting) or "as in the recipe",
+            *(str(scores) for scores in one.scores.values()),
+            *(("–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}") for p in list(result.p_values(one).values())[-1:]),
+        ]
+        for one in result.settings
+    ]
+    print_table(
+        f"{out}: mean ± standard deviation over seeds, the best by {metrics[0]} first",
+        ["setting", *metrics, f"p ({metrics[-1]})"],
+        rows,
+    )
