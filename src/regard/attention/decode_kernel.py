@@ -63,7 +63,7 @@ def attend_few_queries(
     keys = k.size(2) if length is None else length + 1
     intervals = mask.intervals(T, keys, q.device) if mask.structure & {"lengths", "starts"} else None
     new_k, new_v = (k, v) if new is None else new
-    out = v.new_empty(B, T, H, J)
+    out, row_length = v.new_empty(B, T, H, J), 0 if index is None else index.size(1)
     KEY, VALUE = (max(16, triton.next_power_of_2(width)) for width in (K, J))
     keys_per_warp = ENTRIES_PER_WARP // max(KEY, VALUE)
     warps = _warps(B * H * T, triton.cdiv(_allocated_positions(k), keys_per_warp))
@@ -75,7 +75,7 @@ def attend_few_queries(
         index,
         None if intervals is None else intervals.expand(B, T, 2).contiguous(),
         (0 if mask.window is None else max(0, keys - mask.window), keys, T, H // G),
-        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], k.size(2)),
+        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], row_length),
         K**-0.5 if scale is None else scale,
         max(16, warps * keys_per_warp),
         KEY,
