@@ -1,7 +1,7 @@
 """A sweep: train a recipe with every combination of some settings, and compare them by mean and spread over the seeds.
 
 Each combination is an ordinary run folder. A sweep that was interrupted goes on where it stopped: finished runs are kept, others
-resume. Several GPUs train several runs at once, one each.
+resume. Several GPUs train several runs at once; so does one, with several jobs.
 """
 
 import itertools
@@ -129,17 +129,25 @@ class SweepResult:
 
 
 def run_sweep(
-    recipe: str | Path, out: str | Path, grid: Sequence[str], *, overrides: Sequence[str] = (), device: str = "auto"
+    recipe: str | Path,
+    out: str | Path,
+    grid: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    jobs: int = 1,
 ) -> SweepResult:
-    """Train and score every combination of a grid, `["train.steps=100,200", "seed=1,2,3"]`, in run folders under `out`."""
+    """Train and score every combination of a grid, `["train.steps=100,200", "seed=1,2,3"]`, in run folders under `out`, `jobs` at
+    a time on each device."""
     out = Path(out)
     trials = make_trials(grid)
     for trial in trials:  # a wrong setting is reported before anything is trained
         settings = to_recipe(recipe, [*overrides, *trial.overrides])
     start_folder(out, to_recipe(recipe, overrides).digest())
     devices = visible_devices(device)
-    note(f"{len(trials)} runs on {', '.join(devices)}; finished ones in {out} are kept")
-    run_trials([(recipe, out / trial.folder, [*overrides, *trial.overrides]) for trial in trials], devices)
+    together = f", {jobs} at a time" if jobs > 1 else ""
+    note(f"{len(trials)} runs on {', '.join(devices)}{together}; finished ones in {out} are kept")
+    run_trials([(recipe, out / trial.folder, [*overrides, *trial.overrides]) for trial in trials], devices * jobs)
     result = summarize(trials, out, tasks.recipe_task(settings).metrics)
     atomic_write(result.path, json.dumps(result.to_json(), indent=1) + "\n")
     return result
@@ -203,7 +211,7 @@ def visible_devices(device: str) -> list[str]:
 
 
 def run_trials(work: list[tuple[str | Path, Path, list[str]]], devices: list[str]) -> None:
-    """Train and score each (recipe, run folder, overrides), in this process or in one process per device."""
+    """Train and score each (recipe, run folder, overrides), in this process or in one process for each entry of `devices`."""
     if len(devices) == 1:
         for recipe, folder, overrides in work:
             run_trial(recipe, folder, overrides, devices[0])
