@@ -7,6 +7,7 @@
 # make bench    regard and its peers on the CPU, interleaved, as ratios (some 5 minutes on 2 idle cores)
 # make bench-gpu  regard and its peers on one idle GPU, as a table with ratios (under 20 minutes, most of it compilation)
 # make test-gpu   the tests that need a GPU (under 6 minutes)
+# make reproduce RECIPE=recipes/x.toml [SEEDS="1 2 3"] [JOBS=1]   train a recipe again and say whether it reaches its reported score
 # Each target installs what it needs into .venv: make setup the package alone, make dev the test tools too.
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +26,7 @@ GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py t
 	tests/decoding/test_beam_kernel.py tests/decoding/test_next_tokens.py tests/training/test_cuda_graphs.py \
 	tests/training/test_losses_gpu.py tests/batches/test_images_gpu.py
 
-.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu clean
+.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu reproduce clean
 
 setup: $(RUNTIME)
 
@@ -86,6 +87,10 @@ bench-gpu: dev
 
 test-gpu: dev
 	$(BIN)/pytest -q $(GPU_TESTS) -n 4 $(SHARED)
+
+reproduce: setup
+	@test -n "$(RECIPE)" || { echo 'which recipe? make reproduce RECIPE=recipes/x.toml [SEEDS="1 2 3"] [JOBS=1] [ARGS="--set …"]' >&2; exit 2; }
+	$(BIN)/regard reproduce $(RECIPE) --seeds "$(SEEDS)" --jobs $(or $(JOBS),1) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -151,7 +151,7 @@ def test_searches_with_kernels_equal_those_without(which, monkeypatch):
     monkeypatch.setattr(decode_kernel, "attend_few_queries", lambda *given: calls.append(given) or kernel(*given))
     found = beam_search(model, inputs, limits, beam=3, number=3), greedy_or_sample(model, inputs, limits)
     assert any(len(given) > 6 and given[6] is not None for given in calls), "some step reads the cache by index"
-    for module in ("attention.decode_kernel", "layers.norm_kernel", "layers.stack"):
+    for module in ("attention.kernels.decode_kernel", "layers.norm_kernel", "layers.stack"):
         monkeypatch.setattr(f"regard.{module}.runs_inference_kernels", lambda x: False)
     expected = beam_search(model, inputs, limits, beam=3, number=3), greedy_or_sample(model, inputs, limits)
     assert found[1] == expected[1] or [h.tokens for h in found[1]] == [h.tokens for h in expected[1]]

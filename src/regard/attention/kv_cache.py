@@ -7,6 +7,9 @@ from torch import Tensor
 from regard.attention.kernels import decode_kernel
 from regard.attention.masks import Mask
 
+ALIGNMENT = 16
+"""Rows of an index have a multiple of this length: torch moves them faster."""
+
 
 class RowIndex:
     """Which row of the caches holds each position of each hypothesis: (B, S) in int32, None where that is its own row.
@@ -21,8 +24,9 @@ class RowIndex:
     def reorder(self, rows: Tensor, capacity: int) -> "RowIndex":
         """Return the index in which row i is what row rows[i] was, computed once for all caches that share this one."""
         if self._next is None or self._next[0] is not rows:
-            before = rows.int()[:, None].repeat(1, capacity) if self.table is None else self.table.index_select(0, rows)
-            self._next = rows, RowIndex(before)
+            width = -(-capacity // ALIGNMENT) * ALIGNMENT
+            table = rows.int()[:, None].repeat(1, width) if self.table is None else self.table.index_select(0, rows)
+            self._next = rows, RowIndex(table)
         return self._next[1]
 
 

@@ -223,7 +223,16 @@ def _genders(gold: list[bilingual.SentencePair]) -> list[str]:
 
 def algorithm_examples(world: AlgorithmWorld, split: str, number: int, shortest: int, longest: int) -> SentencePairs:
     """Generate sources of these lengths and the algorithm's outputs."""
-    pairs = algorithms.generate(world.kind, number, world.seed, shortest=shortest, longest=longest, split=split)
+    pairs = algorithms.generate(
+        world.kind,
+        number,
+        world.seed,
+        shortest=shortest,
+        longest=longest,
+        split=split,
+        digit_order=world.digit_order,
+        pad=world.pad,
+    )
     return SentencePairs([pair.source for pair in pairs], [pair.target for pair in pairs], name=f"world {world.kind} {split}")
 
 

@@ -318,32 +318,34 @@ def is_done(beams: BeamState, stop_early: bool = True) -> Tensor:
 
 def collect_hypotheses(beams: BeamState) -> list[tuple[int, list[Hypothesis]]]:
     """Return the row of each sentence and its best hypotheses."""
-    columns = (beams.rows, beams.numbers, beams.finished_length, beams.finished_log_p, beams.finished)
+    most = int(beams.numbers.max()) if len(beams.numbers) else 0
+    columns = (beams.finished_length[:, :most], beams.finished_log_p[:, :most], beams.finished[:, :most])
     return [
         (
             row,
             [
-                Hypothesis(own[: length - 1].tolist(), log_probability, score, rows[:length].tolist())
+                Hypothesis(own[: length - 1], log_probability, score, rows[:length])
                 for own, rows, length, log_probability, score in zip(tokens, history, lengths, log_p, scores)
                 if score > -torch.inf
             ][:number],
         )
-        for tokens, history, row, number, lengths, log_p, scores in zip(
-            *_follow_origins(beams), *(column.tolist() for column in columns)
+        for row, number, tokens, history, lengths, log_p, scores in zip(
+            beams.rows.tolist(), beams.numbers.tolist(), *_follow_origins(beams, most), *(column.tolist() for column in columns)
         )
     ]
 
 
-def _follow_origins(beams: BeamState) -> tuple[np.ndarray, np.ndarray]:
-    """Follow the finished hypotheses back to their start: return their tokens, and the row of the batch that held each of them in
-    each step, (B, N, L) both."""
+def _follow_origins(beams: BeamState, most: int) -> tuple[list[list[list[int]]], list[list[list[int]]]]:
+    """Follow the best finished hypotheses back to their start: return their tokens, and the row of the batch that held each of
+    them in each step, (B, M, L) both."""
     B, N = beams.finished.shape
-    L = int(beams.finished_length.max()) if B else 0
-    parts = (beams.tokens[..., :L], beams.origins[..., :L], beams.places[:, :L], beams.finished_origin, beams.finished_length)
-    tokens, origins, places, held_by, length = (part.cpu().numpy() for part in parts)
-    found, rows, sentence = np.zeros((B, N, L), np.int64), np.zeros((B, N, L), np.int64), np.arange(B)[:, None]
+    held_by, length = (part[:, :most].cpu().numpy() for part in (beams.finished_origin, beams.finished_length))
+    L = int(length.max(initial=0))
+    parts = (beams.tokens[..., :L], beams.origins[..., :L], beams.places[:, :L])
+    tokens, origins, places = (part.cpu().numpy() for part in parts)
+    (found, rows), sentence = np.zeros((2, B, most, L), np.int64), np.arange(B)[:, None]
     for step in reversed(range(L)):
         found[..., step] = tokens[sentence, held_by, step]
         held_by = np.where(step < length - 1, origins[sentence, held_by, step], held_by)
         rows[..., step] = places[:, step, None] * N + held_by if step else places[:, :1]  # first step: a row per sentence
-    return found, rows
+    return found.tolist(), rows.tolist()

@@ -8,15 +8,12 @@ later.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from regard.layers.unpadding import has_hooks
 
 WARMUP_RUNS = 2
 """Times that a shape runs eagerly before it is captured."""
@@ -134,9 +131,24 @@ def cuda_graph_cache(model: Any, device: torch.device) -> CudaGraphCache | None:
     (somebody watches it) or under autocast."""
     if device.type != "cuda" or not getattr(model, "supports_cuda_graphs", False) or model.training:
         return None
-    if has_hooks(model) or torch.is_autocast_enabled("cuda"):
+    weights = None if torch.is_autocast_enabled("cuda") else weight_addresses(model)
+    if weights is None:
         return None
-    weights = tuple(weight.data_ptr() for weight in chain(model.parameters(), model.buffers()))
     if model not in CUDA_GRAPH_CACHES or CUDA_GRAPH_CACHES[model].weights != weights:
         CUDA_GRAPH_CACHES[model] = CudaGraphCache(weights)
     return CUDA_GRAPH_CACHES[model]
+
+
+def weight_addresses(model: nn.Module) -> tuple[int, ...] | None:
+    """Return the addresses of all weights, None if a part of the model has hooks. It runs before every search, so that it reads
+    the modules directly: `parameters()` and `modules()` take twice as long."""
+    addresses: list[int] = []
+    parts = [model]
+    while parts:
+        part = parts.pop()
+        if part._forward_hooks or part._forward_pre_hooks:
+            return None
+        for tensors in (part._parameters, part._buffers):
+            addresses.extend(tensor.data_ptr() for tensor in tensors.values() if tensor is not None)
+        parts.extend(child for child in part._modules.values() if child is not None)
+    return tuple(addresses)

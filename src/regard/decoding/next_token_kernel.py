@@ -14,8 +14,9 @@ if HAS_TRITON:
     import triton
     import triton.language as tl
 
-BLOCK = 2048
-"""Logits that one program reads."""
+BLOCK = 1024
+"""Logits that one program reads: one warp, so that its threads never wait for each other."""
+CANDIDATES_PER_WARP = 1024
 MAX_NUMBER = 64
 MAX_SUPPRESSED = 16
 
@@ -41,7 +42,8 @@ def best_tokens(logits: Tensor, ends_now: Tensor, number: int, end: int, suppres
     sums = torch.empty(rows, blocks, 2, device=logits.device)
     values = torch.empty(rows, blocks, number, device=logits.device)
     tokens = torch.empty_like(values, dtype=torch.int32)
-    best_of_block_kernel[(blocks, rows)](logits, sums, values, tokens, suppressed or None, V, number, stride, BLOCK)
+    best_of_block_kernel[(blocks, rows)](logits, sums, values, tokens, suppressed or None, V, number, stride, BLOCK, num_warps=1)
+    candidates = triton.next_power_of_2(blocks * number)
     log_p, chosen = sums.new_empty(rows, number), tokens.new_empty(rows, number, dtype=torch.int64)
     best_of_row_kernel[(rows,)](
         logits,
@@ -51,7 +53,8 @@ def best_tokens(logits: Tensor, ends_now: Tensor, number: int, end: int, suppres
         (V, number, blocks, end, rows // len(ends_now)),
         stride,
         triton.next_power_of_2(blocks),
-        triton.next_power_of_2(blocks * number),
+        candidates,
+        num_warps=min(8, max(1, candidates // CANDIDATES_PER_WARP)),
     )
     return log_p, chosen
 

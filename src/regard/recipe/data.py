@@ -39,11 +39,19 @@ class AlgorithmWorld(Settings):
     """Longest length trained on."""
     tests: list[Count] = []
     """Lengths tested on, each a test set. Default: `longest`."""
+    digit_order: Literal["plain", "reverse_target", "reverse"] = "plain"
+    """Write the least significant digit of a sum first (Lee et al. 2023), or that of its operands too (addition)."""
+    pad: Natural = 0
+    """Fill both operands with zeros to this many digits, and the sum to one more; 0 is none (addition)."""
 
     @model_validator(mode="after")
     def check_lengths(self) -> "AlgorithmWorld":
         if self.shortest > self.longest:
             raise ValueError(f"data.world.shortest = {self.shortest} is more than longest = {self.longest}")
+        if self.kind == "copy" and (self.pad or self.digit_order != "plain"):
+            raise ValueError("data.world.digit_order and pad are of sums; leave them out, or set kind = 'addition'")
+        if self.pad and self.pad < (most := max(self.longest, *self.tests, 0)):
+            raise ValueError(f"data.world.pad = {self.pad}: the longest operands have {most} digits; set at least that, or 0")
         return self
 
 

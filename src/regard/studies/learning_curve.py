@@ -25,7 +25,7 @@ from regard.scoring.score import percentage
 from regard.show.figures.curves import learning_curve_figure
 from regard.show.figures.html_pages import HtmlReport
 from regard.studies.report import write_report
-from regard.studies.sweep import SEED, SeedScores, Trial, make_trials, run_sweep
+from regard.studies.sweep import SEED, GridPoint, SeedScores, make_grid, run_sweep
 from regard.tasks.base import Task
 from regard.tasks.shared.data_record import DATA_FILE
 from regard.tasks.shared.run_folder import read_json
@@ -109,10 +109,10 @@ def run_learning_curve(
     recipe: str | Path, out: str | Path, grid: Sequence[str], axis: str, *, device: str = "auto", jobs: int = 1
 ) -> LearningCurve:
     """Train every combination of a grid into `out`, as `run_sweep` does, and write curve.json and curve.html there."""
-    out, trials = Path(out), make_trials(grid)
-    settings = to_recipe(recipe, trials[0].overrides)
+    out, combinations = Path(out), make_grid(grid)
+    settings = to_recipe(recipe, combinations[0].overrides)
     task = tasks.recipe_task(settings)
-    if axis not in dict(trials[0].values):
+    if axis not in dict(combinations[0].values):
         raise UserError(f"--curve {axis}: give its values, such as --set {axis}=100,1000")
     if task.count_correct is None:
         raise UserError(f"--curve counts right answers, and task = {task.name!r} has none; use it to classify or tag")
@@ -121,26 +121,28 @@ def run_learning_curve(
     if not tests:
         raise UserError("--curve needs a test set: give data.test or data.held_out")
     name, examples = list(tests.items())[-1]
-    points = collect_points(trials, out, axis, task, name, examples)
+    points = collect_points(combinations, out, axis, task, name, examples)
     curve = LearningCurve(axis, name, points, compare_lines(points), out / "curve.html")
     atomic_write(out / "curve.json", json.dumps(curve.to_json(), indent=1) + "\n")
     write_curve_report(curve, len(examples), settings.digest())
     return curve
 
 
-def collect_points(trials: Sequence[Trial], out: Path, axis: str, task: Task, test: str, examples: Examples) -> list[Point]:
+def collect_points(
+    combinations: Sequence[GridPoint], out: Path, axis: str, task: Task, test: str, examples: Examples
+) -> list[Point]:
     """Return the points of a finished sweep, from what its runs answered for one test set; lines and values in their order."""
-    groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in trials:
-        values = dict(trial.values)
-        rest = [f"{name.removeprefix('model.')} = {value}" for name, value in trial.setting if name != axis]
-        groups.setdefault((", ".join(rest) or "score", values[axis]), []).append(trial)
+    groups: dict[tuple[str, str], list[GridPoint]] = {}
+    for one in combinations:
+        values = dict(one.values)
+        rest = [f"{name.removeprefix('model.')} = {value}" for name, value in one.setting if name != axis]
+        groups.setdefault((", ".join(rest) or "score", values[axis]), []).append(one)
     lines = list(dict.fromkeys(name for name, _ in groups))
     points = []
     for name, value in sorted(groups, key=lambda key: lines.index(key[0])):  # stable: values keep their order
         seeds = groups[name, value]
-        answers = np.array([count_right(out / trial.folder, task, test, examples) for trial in seeds], np.float64)  # (S, N, 2)
-        scores = {trial.seed: percentage(one.sum(0)) for trial, one in zip(seeds, answers)}
+        answers = np.array([count_right(out / one.folder, task, test, examples) for one in seeds], np.float64)  # (S, N, 2)
+        scores = {one.seed: percentage(right.sum(0)) for one, right in zip(seeds, answers)}
         all_examples = axis == LIMIT and value == "0"
         position = training_examples(out / seeds[0].folder) if all_examples else to_number(axis, value)
         points.append(Point(name, "all" if all_examples else value, position, SeedScores(scores), answers.mean(0)))

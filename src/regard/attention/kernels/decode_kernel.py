@@ -63,11 +63,10 @@ def attend_few_queries(
     keys = k.size(2) if length is None else length + 1
     intervals = mask.intervals(T, keys, q.device) if mask.structure & {"lengths", "starts"} else None
     new_k, new_v = (k, v) if new is None else new
-    out = v.new_empty(B, T, H, J)
-    width, warps = (
-        max(16, 1 << (max(K, J) - 1).bit_length()),
-        min(MAX_WARPS, 1 << (max(1, WARPS // (B * H * T)).bit_length() - 1)),
-    )
+    out, row_length = v.new_empty(B, T, H, J), 0 if index is None else index.size(1)
+    KEY, VALUE = (max(16, triton.next_power_of_2(width)) for width in (K, J))
+    keys_per_warp = ENTRIES_PER_WARP // max(KEY, VALUE)
+    warps = _warps(B * H * T, triton.cdiv(_allocated_positions(k), keys_per_warp))
     decode_attention_kernel[(H, B * T)](
         q,
         (k, v),
@@ -76,14 +75,24 @@ def attend_few_queries(
         index,
         None if intervals is None else intervals.expand(B, T, 2).contiguous(),
         (0 if mask.window is None else max(0, keys - mask.window), keys, T, H // G),
-        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], k.size(2)),
+        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], row_length),
         K**-0.5 if scale is None else scale,
-        max(16, warps * ENTRIES_PER_WARP // width),
-        max(16, 1 << (K - 1).bit_length()),
-        max(16, 1 << (J - 1).bit_length()),
+        max(16, warps * keys_per_warp),
+        KEY,
+        VALUE,
         num_warps=warps,
     )
     return out.transpose(1, 2)
+
+
+def _warps(programs: int, useful: int) -> int:
+    """Return the warps of each program: enough to fill the GPU, but no more than its keys can use."""
+    return min(MAX_WARPS, triton.next_power_of_2(useful), triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
+
+
+def _allocated_positions(k: Tensor) -> int:
+    """Return the capacity of the cache that keys (B, G, S, K) are a part of, so that all its steps round alike; else S."""
+    return max(k.size(2), k.stride(1) // k.stride(2))
 
 
 if HAS_TRITON:
