@@ -3,8 +3,8 @@
     python benchmarks/gpu_results.py benchmarks/gpu_results.toml --jobs 8 --limit 540 --out runs/results
     python benchmarks/gpu_results.py plan.toml --device cpu --set train.steps=2 --set train.evaluate_every=2     (a dry run)
 
-The plan is a list of [[runs]] with `recipe` and optionally `name`, `set` (overrides), `seeds` ([1, 2, 3]) and `after`, the name of
-runs that must be finished first; `{after}` in an override is the folder of the one with the same seed, or of the only one.
+The plan is a list of [[runs]] with `recipe` and optionally `name`, `set` (overrides), `seeds` ([1, 2, 3]) and `after`: the name
+of runs that must be finished first; `{after}` in an override is the folder of the one with the same seed, or of the only one.
 results.json and results.md are written whenever a run ends and every few seconds. At the time limit all runs write a checkpoint
 and end; the same command continues them. NVIDIA's Multi-Process Service is started if it is installed and does not run yet.
 """
