@@ -43,6 +43,15 @@ class Recipe(Settings):
     score: dict[str, dict[str, ReportedScore]] = {}
     """Scores that the recipe is reported to reach, by test set and metric, as in scores.json; no part of its digest."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def draw_by_seed(cls, given: object) -> object:
+        """Let `data.limit` draw by the recipe's seed, unless it has one of its own."""
+        data = given.get("data") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(data, dict) or not data.get("limit") or "limit_seed" in data:
+            return given
+        return {**given, "data": {**data, "limit_seed": given.get("seed", cls.model_fields["seed"].default)}}
+
     @model_validator(mode="after")
     def check_bpe_dropout(self) -> Self:
         kind = getattr(self.tokens, "kind", "none")  # tasks of images have no tokens
