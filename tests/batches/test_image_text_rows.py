@@ -13,12 +13,13 @@ from regard.tokens.special_tokens import BOS_AND_EOS
 COUNTS = [1, 2, 3, 5, 5, 4, 1, 2, 3]
 
 
-def rows(augment=None):
-    """A caption repeats its number, and each image has its own colour."""
+def rows(augment=None, negatives=0):
+    """A caption repeats its number, and each image has its own colour. Hard negatives, 6 of each image, follow the captions."""
     first = np.cumsum([0, *COUNTS])
-    captions = Ragged.from_rows([[10 + i] * (1 + i % 4) for i in range(first[-1])])
+    false = first[-1] + np.arange(0, 6 * len(COUNTS) + 1, 6) if negatives else None
+    captions = Ragged.from_rows([[10 + i] * (1 + i % 4) for i in range(false[-1] if negatives else first[-1])])
     pixels = np.broadcast_to(np.arange(len(COUNTS), dtype=np.uint8)[:, None, None, None], (len(COUNTS), 4, 4, 3)).copy()
-    return ImageTextRows(pixels, TokenStore(captions), first, 20, BOS_AND_EOS, augment)
+    return ImageTextRows(pixels, TokenStore(captions), first, 20, BOS_AND_EOS, augment, false, negatives)
 
 
 def test_each_image_has_one_of_its_captions_and_in_time_all():
@@ -56,3 +57,17 @@ def test_evaluation_has_no_augmentation_and_fixed_captions():
     one, other = list(sequential_batches(made, 60)), list(sequential_batches(made, 60))
     assert all(torch.equal(a.inputs["pixels"], b.inputs["pixels"]) and a.transform is None for a, b in zip(one, other))
     assert made.batch(np.arange(4), 1, 1).transform is not None
+
+
+def test_hard_negatives_follow_the_captions_and_are_used_in_turn():
+    made, plain, seen = rows(negatives=2), rows(), [[] for _ in COUNTS]
+    for epoch in range(3):
+        batch, without = made.batch(np.arange(9), 1, epoch), plain.batch(np.arange(9), 1, epoch)
+        assert torch.equal(batch.inputs["source"][:9, :2], without.inputs["source"][:, :2]), "the same captions as without"
+        assert len(batch.inputs["source"]) == len(batch.inputs["lengths"]) == 9 + 9 * 2
+        assert len(batch.labels) == batch.label_count() == 9 and torch.equal(batch.inputs["pixels"], without.inputs["pixels"])
+        for i, number in enumerate(batch.inputs["source"][9:, 1].tolist()):
+            seen[i // 2].append(number - 10)
+    assert [sorted(found) for found in seen] == [
+        list(range(a, b)) for a, b in zip(made.negative_offsets, made.negative_offsets[1:])
+    ]

@@ -1,6 +1,7 @@
 """Length generalisation: the study and its report, exact matches, and the halting steps of a Universal Transformer."""
 
 import json
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,8 @@ from regard.recipe import TransformerModel, UniversalModel
 from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_text
-from regard.show.forward_pass.halting import count_halting_steps, mean_halting_steps, show_halting_steps
+from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_matrix, halting_text
+from regard.show.forward_pass.halting import count_halting_steps, halting_steps_by_position, show_halting_steps
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
 from regard.studies.report import count_parameters
@@ -69,7 +70,7 @@ def test_report_has_both_models_on_every_length(ladder):
         and rows[0]["feed_forward"] < rows[1]["feed_forward"]
     )
     text = (ladder / "ladder.html").read_text()
-    assert text.count("<svg") == 1 and all(f"{row['parameters']:,}" in text for row in rows)
+    assert text.count("<svg") == 3 and all(f"{row['parameters']:,}" in text for row in rows)
     assert "5 (longer than trained)" in text and "3 (longer than trained)" not in text
     assert "longest trained" in (ladder / "figures" / "lengths.svg").read_text()
 
@@ -174,16 +175,34 @@ def test_halting_steps_are_those_of_decoding(universal_run):
     assert taken == spoken.steps
 
 
-def test_mean_halting_steps_are_over_all_tokens(universal_run):
+def test_mean_halting_steps_are_over_all_tokens_and_at_each_position(universal_run):
     """Computed one sentence at a time, without padding."""
     pairs = universal_run.data.valid
     steps = ([], [])
     for source, target in zip(*map(universal_run.tokenizers[0].encode, pairs.texts())):
         universal_run.model(torch.tensor([[*source, EOS]]), torch.tensor([len(source) + 1]), torch.tensor([[BOS, *target]]))
-        steps[0].extend(universal_run.model.encoder.steps[0].tolist())
-        steps[1].extend(universal_run.model.decoder.steps[0].tolist())
+        steps[0].append(universal_run.model.encoder.steps[0].tolist())
+        steps[1].append(universal_run.model.decoder.steps[0].tolist())
     assert len({len(target) for target in pairs.target}) > 1 and len({len(source) for source in pairs.source}) > 1
-    assert mean_halting_steps(universal_run, pairs) == pytest.approx([sum(side) / len(side) for side in steps])
+    found = halting_steps_by_position(universal_run, pairs)
+    for mean, positions, rows in zip(found[:2], found[2:], steps):
+        assert mean == pytest.approx(statistics.mean(n for row in rows for n in row))
+        assert positions == pytest.approx([statistics.mean(column) for column in columns_of(rows)])
+
+
+def columns_of(rows):
+    """Return the values at each position of rows of different lengths."""
+    return [[row[i] for row in rows if i < len(row)] for i in range(max(map(len, rows)))]
+
+
+def test_halting_matrix_shows_the_mean_at_each_position_of_each_length(ladder):
+    figure = halting_matrix({"length 1": [1.04, 2.5], "length 2": [3.0]}, 3, title="steps")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.0", "2.5", "3.0"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["length 1", "length 2"]
+    steps = json.loads((ladder / "ladder.json").read_text())[1]["steps"]
+    for side in ("input", "output"):
+        assert f">steps at each position of the {side}<" in (ladder / "figures" / f"steps-{side}.svg").read_text()
+    assert len(steps["length 5"]["source_positions"]) == 5 + 1 + 5 + 1, "two operands, a sign, the end token"
 
 
 @pytest.mark.parametrize("bias, steps", [(30.0, 1), (-30.0, 3)])

@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
+from regard.corpus.dataset import read_dataset
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
-from regard.tasks import parse_recipe
+from regard.tasks import build_recipe, parse_recipe
+from regard.tasks.contrastive import NEGATIVES_EPOCHS, sample_hard_negatives
 from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {
@@ -289,6 +291,29 @@ def test_shapes_world_scores_choosing_the_true_caption(tmp_path):
     assert all(0 < score < 100 for score in scores())
     run._text_vectors = lambda texts: -oracle_vectors(texts)
     assert scores() == [0, 0]
+
+
+def test_hard_negatives_of_training_are_false_of_their_own_image(tmp_path):
+    from regard.worlds import shapes
+
+    run = train({**SHAPES, "train": {**SHAPES["train"], "hard_negatives": 3}}, tmp_path / "run", device="cpu")
+    examples, seed, encode = read_dataset(run.recipe.data).train, run.recipe.seed, run.tokenizers[0].encode
+    negatives = sample_hard_negatives(examples, 3 * NEGATIVES_EPOCHS, seed)
+    for texts, image in zip(negatives, examples.gold, strict=True):
+        assert len(set(texts)) == 3 * NEGATIVES_EPOCHS
+        assert not any(shapes.is_true(shapes.parse_caption(text), image.scene, margin=0) for text in texts)
+    rows, _ = run._training_rows(examples)
+    for epoch in range(2):
+        ids = list(map(list, rows.captions.take(rows.chosen_captions(np.arange(60), seed, epoch), seed, epoch)))
+        assert len(ids) == 60 + 3 * 60
+        assert all(ids[i] in encode(examples.captions[i]) for i in range(60)), "the captions come first"
+        assert all(ids[60 + i] in encode(negatives[i // 3]) for i in range(3 * 60))
+    assert run._encode(run.data.valid).negative_offsets is None, "validation compares pairs only"
+
+
+def test_hard_negatives_need_the_world_of_shapes(image_folder):
+    with pytest.raises(UserError, match=r"train.hard_negatives = 2: only the world of shapes has false captions; set it to 0"):
+        build_recipe(settings(image_folder, train={"hard_negatives": 2}))
 
 
 def test_contrastive_run_initialized_from_another_run(run, image_folder, tmp_path):

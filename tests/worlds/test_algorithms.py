@@ -9,13 +9,16 @@ from regard.errors import UserError
 from regard.tasks import build_recipe, parse_recipe
 from regard.worlds.algorithms import (
     ALGORITHMS,
+    DIGIT_ORDERS,
     MAX_ENUMERATED,
     SPLITS,
+    AlgorithmPair,
     assign_split,
     count_available,
     count_sources,
     enumerate_sources,
     generate,
+    write_sum,
 )
 
 kinds, seeds, splits = st.sampled_from(ALGORITHMS), st.integers(0, 10**6), st.sampled_from(list(SPLITS))
@@ -76,6 +79,37 @@ def test_addition_has_both_orders_and_all_operand_lengths():
     assert shapes == {(4, n) for n in range(1, 5)} | {(n, 4) for n in range(1, 5)}
 
 
+@given(seeds, splits, st.integers(1, 6), st.integers(0, 4))
+def test_digit_order_and_padding_change_only_how_a_sum_is_written(seed, split, longest, more):
+    number = min(40, sum(count_available("addition", n, split) for n in range(1, longest + 1)))
+    lengths = dict(shortest=1, longest=longest, split=split)
+    plain = generate("addition", number, seed, **lengths)
+    for order in DIGIT_ORDERS:
+        for pad in (0, longest + more):
+            written = generate("addition", number, seed, **lengths, digit_order=order, pad=pad)
+            for pair, same in zip(written, plain, strict=True):
+                operands = pair.source.split("+")
+                read = [operand[::-1] if order == "reverse" else operand for operand in operands]
+                target = pair.target if order == "plain" else pair.target[::-1]
+                assert [*map(int, read)] == [*map(int, same.source.split("+"))] and int(target) == int(same.target)
+                assert pad == 0 or [len(operands[0]), len(operands[1]), len(target)] == [pad, pad, pad + 1]
+                assert pad > 0 or (read == same.source.split("+") and target == same.target)
+
+
+@pytest.mark.parametrize(
+    "order, pad, source, target",
+    [
+        ("plain", 0, "123+45", "168"),
+        ("reverse_target", 0, "123+45", "861"),
+        ("reverse", 0, "321+54", "861"),
+        ("plain", 4, "0123+0045", "00168"),
+        ("reverse", 4, "3210+5400", "86100"),
+    ],
+)
+def test_written_sums(order, pad, source, target):
+    assert write_sum(AlgorithmPair("123+45", "168"), order, pad) == AlgorithmPair(source, target)
+
+
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_all_existing_sources_can_be_generated_and_no_more(kind):
     n = 2
@@ -124,6 +158,8 @@ def test_recipe_has_a_test_set_of_each_length():
         ("[data.world]\nkind = 'copy'\nlongst = 3", r"no setting 'longst' in data.world; did you mean 'longest'\?"),
         ("[data.world]\nkind = 'copy'\nlevel = 3", r"no setting 'level' in data.world; there are: kind, number"),
         ("[data.world]\nkind = 'copy'\nshortest = 11", r"data.world.shortest = 11 is more than longest = 10"),
+        ("[data.world]\nkind = 'copy'\npad = 20", r"data.world.digit_order and pad are of sums; leave them out, or set kind"),
+        ("[data.world]\nkind = 'addition'\nlongest = 5\ntests = [8]\npad = 7", r"pad = 7: the longest operands have 8 digits"),
         ("[data]\nreverse = true\nworld = {kind = 'addition'}", r"data.reverse: an algorithm has one direction"),
         (
             "task = 'language'\n[data.world]\nkind = 'copy'",

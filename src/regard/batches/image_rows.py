@@ -143,11 +143,14 @@ class CaptionRows(Rows):
 @dataclass
 class ImageTextRows(Rows):
     """Images with one of their captions; the labels say which image and text of the batch belong together. Every epoch uses the
-    next caption of an image, starting at one drawn by the seed."""
+    next caption of an image, starting at one drawn by the seed.
+
+    With hard negatives, the texts of a batch are the B captions, then B · num_negatives texts that are false of these images.
+    """
 
     pixels: Pixels
     captions: TokenStore
-    """Those of all images, one after another."""
+    """Those of all images, one after another; then the hard negatives of all images."""
     offsets: np.ndarray  # (N + 1,)
     """The captions of image i are offsets[i] … offsets[i + 1]."""
     positions: int
@@ -155,6 +158,10 @@ class ImageTextRows(Rows):
     grouped, what their length tells would never be learned."""
     special_tokens: SpecialTokens
     augment: AugmentSettings | None = None
+    negative_offsets: np.ndarray | None = None  # (N + 1,)
+    """The hard negatives of image i are negative_offsets[i] … negative_offsets[i + 1] of `captions`."""
+    num_negatives: int = 0
+    """Hard negatives of each image in a batch; every epoch uses the next ones."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -163,16 +170,25 @@ class ImageTextRows(Rows):
         return [np.full(len(self), self.positions)]
 
     def chosen_captions(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-        """Return the caption, among those of all images, that each image has in this epoch."""
-        number = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.uint64)
-        turn = (rng.hash64(seed, rows) % number + np.uint64(epoch)) % number
-        chosen: np.ndarray = self.offsets[rows] + turn.astype(np.int64)
-        return chosen
+        """Return the texts of a batch in this epoch: the caption of each image, then the hard negatives of each."""
+        chosen = take_turns(self.offsets, rows, seed, epoch)
+        if self.negative_offsets is None:
+            return chosen
+        return np.concatenate([chosen, take_turns(self.negative_offsets, rows, seed, epoch, self.num_negatives)])
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         text = encoder_inputs(self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch), self.special_tokens)
         batch = Batch(text, torch.arange(len(rows)), rows)
         return with_pixels(batch, self.pixels, rows, self.augment, seed, epoch)
+
+
+def take_turns(offsets: np.ndarray, rows: np.ndarray, seed: int, epoch: int, number: int = 1) -> np.ndarray:
+    """Return the next `number` of each row's own texts, offsets[row] … offsets[row + 1], in turn from epoch to epoch:
+    (B · number,)."""
+    count = (offsets[rows + 1] - offsets[rows]).astype(np.uint64)[:, None]
+    turn = (rng.hash64(seed, rows)[:, None] % count + np.arange(number, dtype=np.uint64) + np.uint64(epoch * number)) % count
+    chosen: np.ndarray = (offsets[rows][:, None] + turn.astype(np.int64)).flatten()
+    return chosen
 
 
 @dataclass

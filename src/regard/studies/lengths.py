@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.corpus.examples import SentencePairs
@@ -22,8 +23,9 @@ from regard.models.universal import UniversalTransformer
 from regard.recipe import AlgorithmWorld, Recipe, UniversalModel
 from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
+from regard.show.figures.halting_steps import halting_matrix
 from regard.show.figures.html_pages import HtmlReport
-from regard.show.forward_pass.halting import mean_halting_steps
+from regard.show.forward_pass.halting import HaltingMeans, halting_steps_by_position
 from regard.studies.ladder import Variant, VariantResult, require_transformer, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.tasks.base import EvaluationResult
@@ -117,26 +119,44 @@ def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, 
             f"{base.model.decoder_layers}."
         ],
     )
-    return write_report(out / "ladder.html", report, {"lengths": (caption, figure)})
+    return write_report(out / "ladder.html", report, {"lengths": (caption, figure), **_halting_figures(base, steps)})
 
 
-def _halting_steps(model: VariantResult) -> dict[str, tuple[float, float]]:
-    """Return, by test set, the mean halting steps of an input and of an output token, where tokens differ in them."""
+def _halting_steps(model: VariantResult) -> dict[str, HaltingMeans]:
+    """Return, by test set, the mean halting steps of input and output tokens, where tokens differ in them."""
     halts = model.run.recipe.model.halting == "act"
     return (
-        {result.name: mean_halting_steps(model.run, cast(SentencePairs, result.examples)) for result in model.results}
+        {result.name: halting_steps_by_position(model.run, cast(SentencePairs, result.examples)) for result in model.results}
         if halts
         else {}
     )
 
 
-def _result_json(model: VariantResult, steps: dict[str, tuple[float, float]]) -> dict[str, object]:
+def _halting_figures(base: Recipe, steps: dict[str, HaltingMeans]) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of the steps at each position of the input and of the output, by name, with their captions."""
+    if not steps:
+        return {}
+    sides = {
+        "input": ({name: means.source_positions for name, means in steps.items()}, base.model.encoder_layers),
+        "output": ({name: means.target_positions for name, means in steps.items()}, base.model.decoder_layers),
+    }
+    return {
+        f"steps-{side}": (
+            f"Mean steps of the Universal Transformer at each position of the {side} (columns), by length (rows); the last "
+            "position is the end token.",
+            halting_matrix(means, most, title=f"steps at each position of the {side}"),
+        )
+        for side, (means, most) in sides.items()
+    }
+
+
+def _result_json(model: VariantResult, steps: dict[str, HaltingMeans]) -> dict[str, object]:
     return {
         "name": model.variant.name,
         "parameters": model.parameters,
         "feed_forward": model.run.recipe.model.feed_forward,
         "seconds": round(model.seconds, 1),
-        "steps": steps,
+        "steps": {name: means._asdict() for name, means in steps.items()},
         "scores": {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in model.results},
     }
 
@@ -166,7 +186,7 @@ def _rows(
     plain: VariantResult,
     universal: VariantResult,
     p_values: dict[str, float],
-    halting_steps: dict[str, tuple[float, float]],
+    halting_steps: dict[str, HaltingMeans],
     longest: int,
 ) -> list[list[str]]:
     rows = []
@@ -174,6 +194,6 @@ def _rows(
         beyond = " (longer than trained)" if _input_length(one) > longest else ""
         scores = [result.scores[metric] for result in (one, other) for metric in ("exact", "characters")]
         cells = [f"{score.score:.1f} [{score.low:.1f}, {score.high:.1f}]" for score in scores]
-        steps = ", ".join(f"{mean:.2f}" for mean in halting_steps.get(other.name, ()))
+        steps = ", ".join(f"{mean:.2f}" for mean in halting_steps.get(other.name, ())[:2])
         rows.append([f"{_input_length(one)}{beyond}", *cells, f"{p_values[one.name]:.3f}", steps])
     return rows

@@ -39,6 +39,8 @@ CHOICES = 100
 """Captions to choose from, of which one is true."""
 NEAR_MISS_FRACTION = {f"true_of_{CHOICES}": 0.0, f"true_of_{CHOICES}_near": 0.5}
 """The fraction of the false captions that are the true one with one thing changed."""
+NEGATIVES_EPOCHS = 5
+"""Epochs after which the hard negatives of an image repeat, as its captions do."""
 DEFAULT_TEMPLATES = ("{}",)
 
 
@@ -53,6 +55,10 @@ class ContrastiveRecipe(Recipe):
     @model_validator(mode="after")
     def check_images(self) -> Self:
         require_encoder(self, self.model.image, "model.image")
+        if self.train.hard_negatives and self.data.world is None:
+            raise ValueError(
+                f"train.hard_negatives = {self.train.hard_negatives}: only the world of shapes has false captions; set it to 0"
+            )
         return self
 
 
@@ -208,15 +214,20 @@ class ContrastiveRun(Run):
         return self.model.image, self.recipe.model.image
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
-        texts = [caption for captions in examples.captions for caption in captions]
+        number = self.recipe.train.hard_negatives if training else 0
+        negatives = sample_hard_negatives(examples, number * NEGATIVES_EPOCHS, self.recipe.seed) if number else []
+        texts = [text for several in (*examples.captions, *negatives) for text in several]
         store = self._token_store(texts, self.tokenizers[0], training)
+        offsets = np.cumsum([0, *map(len, examples.captions)])
         return ImageTextRows(
             self._images.pixels(examples),
             replace(store, max_length=self.recipe.model.max_length - self._special_tokens.num_added),
-            np.cumsum([0, *map(len, examples.captions)]),
+            offsets,
             self._max_positions,
             self._special_tokens,
             self._images.augmentation(training),
+            offsets[-1] + np.cumsum([0, *map(len, negatives)]) if number else None,
+            number,
         )
 
     def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
@@ -275,6 +286,14 @@ class ContrastiveRun(Run):
         return compare_accuracy(
             {name: retrieval_ranks(*run._vectors(examples))[0] == 0 for name, run in runs.items()}, "image_to_text_r1"
         )
+
+
+def sample_hard_negatives(examples: ImageExamples, number: int, seed: int) -> list[list[str]]:
+    """Return captions that are false of each image of the world of shapes, each a true one with one thing changed."""
+    return [
+        shapes.false_captions(image.scene, number, Random(f"hard negatives {seed} {row}"), near=1.0)
+        for row, image in enumerate(examples.gold)
+    ]
 
 
 def parse_labels(given: str) -> list[str]:

@@ -127,6 +127,9 @@ class ContrastiveLoss:
     """CLIP's symmetric loss (Radford et al. 2021, fig. 3): the mean of the NLL of each image's text among all texts of the batch
     and of each text's image among all images.
 
+    The first B texts belong to the B images. Any further ones are hard negatives, texts that belong to no image: an image is
+    contrasted with them too (NegCLIP, Yuksekgonul et al. 2023, sec. 4).
+
     Under data parallelism each rank contrasts its own pairs with those of all ranks and returns the sum over its own. Summed over
     the ranks, loss and gradients are those of one process with the whole batch.
     """
@@ -135,16 +138,16 @@ class ContrastiveLoss:
         self.smoothing = smoothing
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        images, texts, scale = model(**batch.inputs)  # (B, E) each
+        images, texts, scale = model(**batch.inputs)  # (B, E), (B + negatives, E)
         if not batch.in_loss:
             images, texts = images[:0], texts[:0]
         with torch.autocast(images.device.type, enabled=False):  # similarities up to 100 need more than 8 bits
-            all_images, first = all_gather_rows(images)  # (global B, E)
-            all_texts, _ = all_gather_rows(texts)
-            labels = first + torch.arange(len(images), device=images.device)
+            all_images, first_image = all_gather_rows(images)  # (global B, E)
+            all_texts, first_text = all_gather_rows(texts)
+            own = torch.arange(len(images), device=images.device)
             losses = [
-                nll((scale * queries @ keys.T).log_softmax(-1), labels, self.smoothing)  # (B,) each
-                for queries, keys in ((images, all_texts), (texts, all_images))
+                nll((scale * queries @ keys.T).log_softmax(-1), first + own, self.smoothing)  # (B,) each
+                for queries, keys, first in ((images, all_texts, first_text), (texts[: len(images)], all_images, first_image))
             ]
             return (losses[0] + losses[1]).sum() / 2
 

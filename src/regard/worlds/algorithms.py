@@ -4,6 +4,16 @@
     addition   "123+45" -> "168"     the length is the number of digits of the longer operand; the other has at most as many
 
 A pair is a pure function of the seed; its source alone determines its target, and whether it belongs to train, valid or test.
+
+How a sum is written decides whether it is learned. `digit_order`:
+
+    plain           "123+45" -> "168"    the first digit depends on all carries
+    reverse_target  "123+45" -> "861"    the least significant digit first (Lee et al. 2023, "Teaching arithmetic to small
+                                         transformers"): each digit depends on two digits and one carry
+    reverse         "321+54" -> "861"    of the operands too (Kaiser and Sutskever 2016; McLeish et al. 2024)
+
+`pad = 5` fills every operand with zeros to 5 digits and the sum to 6, "32100+54000" -> "861000", so that a digit has one
+distance from the digits that it depends on, whatever the length.
 """
 
 from collections.abc import Iterator
@@ -16,6 +26,7 @@ from regard.errors import UserError
 from regard.worlds import SPLITS, assign_split
 
 ALGORITHMS = ("copy", "addition")
+DIGIT_ORDERS = ("plain", "reverse_target", "reverse")
 MAX_ENUMERATED = 10_000  # lengths with at most this many sources are enumerated and shuffled; longer ones are sampled
 
 
@@ -27,10 +38,21 @@ class AlgorithmPair:
     target: str
 
 
-def generate(kind: str, number: int, seed: int, *, shortest: int, longest: int, split: str = "train") -> list[AlgorithmPair]:
+def generate(
+    kind: str,
+    number: int,
+    seed: int,
+    *,
+    shortest: int,
+    longest: int,
+    split: str = "train",
+    digit_order: str = "plain",
+    pad: int = 0,
+) -> list[AlgorithmPair]:
     """Return the first `number` distinct pairs of a seed; a smaller number gives a prefix of a larger one.
 
-    All lengths are equally likely as long as they have sources left.
+    All lengths are equally likely as long as they have sources left. The order of digits and the padding of sums change how a
+    pair is written, not which pairs there are.
     """
     if kind not in ALGORITHMS:
         raise UserError(f"kind = {kind!r}: the algorithms are {' and '.join(ALGORITHMS)}")
@@ -53,13 +75,23 @@ def generate(kind: str, number: int, seed: int, *, shortest: int, longest: int, 
         length = remaining[int(rng.random() * len(remaining))]
         left[length] -= 1
         source = next(sources[length])
-        pairs.append(AlgorithmPair(source, solve(kind, source)))
+        pair = AlgorithmPair(source, solve(kind, source))
+        pairs.append(pair if kind == "copy" else write_sum(pair, digit_order, pad))
     return pairs
 
 
 def solve(kind: str, source: str) -> str:
     """Return the output of an algorithm."""
     return source if kind == "copy" else str(sum(map(int, source.split("+"))))
+
+
+def write_sum(pair: AlgorithmPair, digit_order: str, pad: int) -> AlgorithmPair:
+    """Return a sum with its digits in this order and its operands filled with zeros to `pad` digits."""
+    operands = [operand.zfill(pad) for operand in pair.source.split("+")]
+    target = pair.target.zfill(pad + 1 if pad else 0)
+    if digit_order == "reverse":
+        operands = [operand[::-1] for operand in operands]
+    return AlgorithmPair("+".join(operands), target if digit_order == "plain" else target[::-1])
 
 
 def iterate_sources(kind: str, length: int, seed: int, split: str) -> Iterator[str]:

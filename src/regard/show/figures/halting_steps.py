@@ -1,9 +1,10 @@
 """The halting steps of a Universal Transformer: a dot for every step of a token, faint for every skipped one (Graves 2016).
 
-Tokens are listed vertically, so that every word can be read: the source on the left, the output on the right.
+Tokens are listed vertically, so that every word can be read: the source on the left, the output on the right. Means over many
+texts are a matrix: a row for each length, a column for each position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from regard.show.figures import style
 from regard.show.figures.labels import label, terminal_width
-from regard.show.figures.matrix import GAP
+from regard.show.figures.matrix import GAP, CellSize, labelled_matrix
 
 STEP = 0.2  # inches from dot to dot
 TAKEN, SKIPPED = "●", "·"
@@ -63,6 +64,24 @@ def draw_halting_column(axes: Axes, column: HaltingColumn, words: Sequence[str],
     )
     axes.tick_params(length=0, pad=GAP * 36)
     axes.spines[:].set_visible(False)
+
+
+@style.house_style()
+def halting_matrix(means: Mapping[str, Sequence[float]], most: int, *, title: str) -> Figure:
+    """Draw the mean steps at each position (columns) of texts of several lengths (rows, by name), of at most so many."""
+    positions = max(map(len, means.values()))
+    values = np.full((len(means), positions), np.nan)
+    for row, steps in enumerate(means.values()):
+        values[row, : len(steps)] = steps
+    size = CellSize(0.36, 9.5, 0)
+    figure, axes = labelled_matrix(
+        values, [f"{n}" for n in range(1, positions + 1)], list(means), size, most, title=title, name="steps"
+    )
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = style.theme().paper if value > most / 2 else style.theme().text
+            axes.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", fontsize=style.SMALL, color=colour)
+    return figure
 
 
 def halting_text(columns: Sequence[HaltingColumn]) -> str:

@@ -1,7 +1,11 @@
 """The halting steps of a Universal Transformer for each token of source and output (Dehghani et al. 2019, sec. 2.2)."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
@@ -13,6 +17,15 @@ from regard.show.figures.halting_steps import HaltingColumn, halting_figure, hal
 from regard.show.inline import InlineFigure
 from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import EOS
+
+
+class HaltingMeans(NamedTuple):
+    """The mean steps of source tokens, of target tokens, and of those at each position."""
+
+    source: float
+    target: float
+    source_positions: list[float]
+    target_positions: list[float]
 
 
 def show_halting_steps(run: TranslateRun, text: str) -> InlineFigure:
@@ -47,10 +60,10 @@ def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[Halting
     return found.text, columns
 
 
-def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[float, float]:
+def halting_steps_by_position(run: TranslateRun, examples: SentencePairs) -> HaltingMeans:
     """Return the mean steps of source and target tokens, end tokens included, with the references as target."""
     require_halting(run)
-    steps, tokens = torch.zeros(2), torch.zeros(2)
+    steps, tokens = ([torch.zeros(0), torch.zeros(0)] for _ in range(2))
     for batch in sequential_batches(run._encode(examples), run.recipe.decode.batch_tokens):
         batch = batch.to(run.device)
         with torch.no_grad():
@@ -58,10 +71,16 @@ def mean_halting_steps(run: TranslateRun, examples: SentencePairs) -> tuple[floa
         source, lengths = batch.inputs["source"], batch.inputs["lengths"]
         real = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
         for side, (stack, counted) in enumerate(((run.model.encoder, real), (run.model.decoder, batch.labels >= 0))):
-            steps[side] += (stack.steps * counted).sum().cpu()
-            tokens[side] += counted.sum().cpu()
-    source_mean, target_mean = (steps / tokens).tolist()
-    return source_mean, target_mean
+            steps[side] = _add_padded(steps[side], (stack.steps * counted).sum(0).cpu())
+            tokens[side] = _add_padded(tokens[side], counted.sum(0).cpu())
+    source_mean, target_mean = (float(one.sum() / number.sum()) for one, number in zip(steps, tokens))
+    return HaltingMeans(source_mean, target_mean, *((one / number).tolist() for one, number in zip(steps, tokens)))
+
+
+def _add_padded(total: Tensor, part: Tensor) -> Tensor:
+    """Add vectors of different lengths, the shorter one filled with zeros."""
+    length = max(len(total), len(part))
+    return F.pad(total, (0, length - len(total))) + F.pad(part, (0, length - len(part)))
 
 
 def require_halting(run: TranslateRun) -> None:
