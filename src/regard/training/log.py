@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Log(Callback):
         except OSError as error:
             raise disk_error(path, 0, error) from None
         self.progress = ProgressLine(steps, console=self.console)
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         """The time that each part of the command has taken so far."""
 
     def __enter__(self) -> "Log":
