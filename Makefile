@@ -7,6 +7,7 @@
 # make bench    regard and its peers on the CPU, interleaved, as ratios (some 5 minutes on 2 idle cores)
 # make bench-gpu  regard and its peers on one idle GPU, as a table with ratios (under 20 minutes, most of it compilation)
 # make test-gpu   the tests that need a GPU (under 6 minutes)
+# make reproduce RECIPE=recipes/x.toml [SEEDS="1 2 3"] [JOBS=1]   train a recipe again and say whether it reaches its reported score
 # Each target installs what it needs into .venv: make setup the package alone, make dev the test tools too.
 PYTHON ?= python3
 VENV := .venv
@@ -17,15 +18,15 @@ FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 diffusers==0.
 DEV := $(VENV)/.dev
 # a killed worker fails its test by name; if it were restarted, the others would wait forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
-# system tests that measure time, or have time limits: run one after another
-ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
+# system tests of one demo, which is trained once, and those that measure time or have time limits: one after another
+ALONE := $(patsubst %,tests/system/test_%.py,demo site screenshots server torchrun)
 
 # tests of kernels, CUDA graphs and images that run on a GPU where there is one
 GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
 	tests/decoding/test_beam_kernel.py tests/decoding/test_next_tokens.py tests/training/test_cuda_graphs.py \
 	tests/training/test_losses_gpu.py tests/batches/test_images_gpu.py
 
-.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu clean
+.PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu reproduce clean
 
 setup: $(RUNTIME)
 
@@ -55,9 +56,9 @@ test: check
 system: dev
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
-	$(BIN)/pytest -m system -rs $(ALONE)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -m system -rfEs --tb=short $(ALONE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs tests/torture
 
 torture: dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests
@@ -86,6 +87,10 @@ bench-gpu: dev
 
 test-gpu: dev
 	$(BIN)/pytest -q $(GPU_TESTS) -n 4 $(SHARED)
+
+reproduce: setup
+	@test -n "$(RECIPE)" || { echo 'which recipe? make reproduce RECIPE=recipes/x.toml [SEEDS="1 2 3"] [JOBS=1] [ARGS="--set …"]' >&2; exit 2; }
+	$(BIN)/regard reproduce $(RECIPE) --seeds "$(SEEDS)" --jobs $(or $(JOBS),1) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -111,7 +111,7 @@ def our_step(work: Work) -> Callable[[], Tensor]:
     trainer = TrainingLoop(
         work.model,
         CrossEntropy(NO_REGULARIZATION),
-        ConstantShapeBatches(),
+        ConstantShapeBatches(work.batch),
         settings,
         seed=1,
         folder=Path(),

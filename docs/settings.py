@@ -8,7 +8,7 @@ from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, Settings, allowed_k
 from regard.tasks import all_tasks
 
 PAGE = Path(__file__).with_name("settings.md")
-SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample"]
+SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample", "score"]
 UNIONS = ("model", "model.encoder", "model.decoder", "data.world")  # tables of several kinds
 
 
@@ -48,7 +48,7 @@ def collect_parts() -> dict[tuple[str, type[Settings]], list[str]]:
     def visit(path: str, kind: type[Settings], task: str) -> None:
         parts.setdefault((path, kind), []).append(task)
         for name, field in kind.model_fields.items():
-            inner_path = f"{path}.{name}.NAME" if get_origin(field.annotation) is dict else f"{path}.{name}"
+            inner_path = f"{path}.{name}{'.NAME' * dict_depth(field.annotation)}"
             inner_path = inner_path.replace(".tasks.NAME.world", ".world")  # the same type as data.world
             for inner in settings_in(field.annotation):
                 visit(inner_path.lstrip("."), inner, task)
@@ -56,6 +56,11 @@ def collect_parts() -> dict[tuple[str, type[Settings]], list[str]]:
     for task, recipe in recipes():
         visit("", recipe, task)
     return dict(sorted(parts.items(), key=lambda part: SECTIONS.index(part[0][0].split(".")[0])))
+
+
+def dict_depth(annotation: object) -> int:
+    """Return how many names lead to a value of this type: 1 for a dictionary, 2 for a dictionary of dictionaries."""
+    return 1 + dict_depth(get_args(annotation)[1]) if get_origin(annotation) is dict else 0
 
 
 def recipes() -> list[tuple[str, type[Settings]]]:

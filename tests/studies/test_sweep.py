@@ -1,7 +1,6 @@
 """A sweep: its grid, the runs, resuming, and the summary over seeds."""
 
 import json
-import multiprocessing
 
 import pytest
 from hypothesis import given
@@ -9,42 +8,8 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.run.train import train
-from regard.studies import sweep
-from regard.studies.sweep import SeedScores, make_trials, run_sweep, run_trials, split_values
+from regard.studies.sweep import SeedScores, make_grid, run_sweep, split_values
 from regard.training.checkpoint import list_checkpoints
-
-RECIPE = """
-task = "translate"
-[data.world]
-kind = "addition"
-number = 100
-held_out = 10
-longest = 3
-tests = [3]
-[tokens]
-kind = "characters"
-[model]
-encoder_layers = 1
-decoder_layers = 1
-width = 16
-heads = 2
-feed_forward = 16
-max_length = 24
-[train]
-steps = 2
-evaluate_every = 1
-save_every = 1
-tokens_per_batch = 256
-[decode]
-beam = 1
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "add.toml"
-    path.write_text(RECIPE)
-    return path
 
 
 @given(st.lists(st.one_of(st.integers(), st.floats(allow_nan=False), st.lists(st.integers()), st.text("ab,[]'", max_size=5))))
@@ -55,11 +20,11 @@ def test_values_are_split_at_commas_outside_brackets_and_quotes(values):
 
 
 def test_the_grid_is_every_combination_in_order():
-    trials = make_trials(["train.optimizer.learning_rate=1e-3,1e-4", "seed=1,2"])
-    assert [trial.folder for trial in trials] == [
+    points = make_grid(["train.optimizer.learning_rate=1e-3,1e-4", "seed=1,2"])
+    assert [point.folder for point in points] == [
         f"learning_rate={rate},seed={seed}" for rate in ("1e-3", "1e-4") for seed in "12"
     ]
-    assert trials[3].overrides == ["train.optimizer.learning_rate=1e-4", "seed=2"]
+    assert points[3].overrides == ["train.optimizer.learning_rate=1e-4", "seed=2"]
 
 
 @pytest.mark.parametrize(
@@ -106,14 +71,6 @@ def test_a_sweep_trains_each_combination_and_summarises_over_seeds(recipe, tmp_p
     assert written == json.loads(json.dumps(result.to_json()))
     with pytest.raises(UserError, match="another recipe"):
         run_sweep(recipe, out, grid, overrides=["train.steps=3"], device="cpu")
-
-
-def test_several_devices_share_the_runs(recipe, tmp_path, monkeypatch):
-    """The processes are forked here, which is faster."""
-    monkeypatch.setattr(sweep, "get_context", lambda method: multiprocessing.get_context("fork"))
-    work = [(recipe, tmp_path / f"{seed}", [f"seed={seed}", "train.steps=1"]) for seed in (1, 2, 3)]
-    run_trials(work, ["cpu", "cpu"])
-    assert all((folder / "scores.json").is_file() for _, folder, _ in work)
 
 
 def test_seed_scores_show_mean_and_spread():

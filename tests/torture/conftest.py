@@ -1,7 +1,8 @@
 """Runs that are killed, interrupted and short of disk space; the terminal summary counts what was done.
 
 Every run is a child forked from this process, which has imported everything it needs, so that it starts at once. This process
-itself trains nothing, so that its children start without threads.
+itself trains nothing and never starts CUDA, so that its children start without threads and with a GPU of their own. Each child
+leads a process group, which is killed with it: workers and compilers do not outlive it.
 """
 
 import copy
@@ -9,10 +10,12 @@ import hashlib
 import json
 import os
 import random
+import signal
 import sys
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,10 @@ import regard.run.train
 from regard.training import checkpoint
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise torch.cuda.is_available() starts CUDA, and children cannot
 DONE: Counter[str] = Counter()
+GROUPS: list[int] = []
+"""The process groups that the running test has started."""
 LOOP = {
     "steps": 24,
     "evaluate_every": 6,
@@ -90,7 +96,11 @@ class Child:
         self.told, self.started = told, time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
+            os.setpgid(0, 0)
             self.live([str(word) for word in args], before)
+        with suppress(PermissionError):  # the child did it first
+            os.setpgid(self.pid, self.pid)
+        GROUPS.append(self.pid)
 
     def live(self, args, before):
         status = 1
@@ -120,23 +130,42 @@ class Child:
         return alive
 
     def wait(self) -> int:
-        """Return the exit status, or minus the signal that killed it."""
+        """Return the exit status, or minus the signal that killed it; kill what is left of its process group."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        kill_group(self.pid)  # before its id is free again
+        GROUPS.remove(self.pid)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def said(self) -> str:
         return self.told.read_text()
 
 
-class Runs:
-    """A recipe, its uninterrupted run, and further runs of it."""
+def kill_group(leader: int) -> None:
+    """Kill every process of a group, if any is left."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
-    def __init__(self, folder: Path, settings: dict):
-        self.folder, self.settings, self.number = folder, settings, 0
+
+class Runs:
+    """A recipe, its uninterrupted run, and further runs of it on a device."""
+
+    def __init__(self, folder: Path, settings: dict, device: str):
+        self.folder, self.settings, self.device, self.number = folder, settings, device, 0
         (folder / "recipe.toml").write_text(tomli_w.dumps(settings))
         whole = self.start(folder / "whole")
+        self.wait_until_it_trains(whole, folder / "whole")
+        self.start_seconds = time.monotonic() - whole.started
+        """From the start of the process to the beginning of training."""
         assert whole.wait() == 0, whole.said()
         self.seconds = time.monotonic() - whole.started
         self.expected = state_of(folder / "whole")
+
+    def wait_until_it_trains(self, child: Child, out: Path) -> None:
+        """Wait until a run that was just started or resumed trains, or has ended."""
+        log = out / "log.jsonl"
+        known = log.stat().st_size if log.exists() else 0
+        while child.alive() and (not log.exists() or b'"begin"' not in log.read_bytes()[known:]):
+            time.sleep(0.002)
 
     def start(self, out: Path, *args, before=lambda: None) -> Child:
         """Start a run or resume it."""
@@ -146,7 +175,9 @@ class Runs:
             before()
             at_the_end(lambda: (out / "random").write_bytes(torch.get_rng_state().numpy().tobytes()))
 
-        return Child(out.with_name(f"{out.name}.err"), ["train", *first, "--device", "cpu", "--no-evaluate", *args], prepare)
+        return Child(
+            out.with_name(f"{out.name}.err"), ["train", *first, "--device", self.device, "--no-evaluate", *args], prepare
+        )
 
     def fresh(self) -> Path:
         self.number += 1
@@ -187,12 +218,12 @@ def runs(tmp_path_factory):
         pytest.skip("these fork: OMP_NUM_THREADS=1 pytest tests/torture, as make system and make torture do")
     made = {}
 
-    def of(name, **changes):
-        key = json.dumps([name, changes], sort_keys=True)
+    def of(name, device="cpu", **changes):
+        key = json.dumps([name, device, changes], sort_keys=True)
         if key not in made:
             settings = copy.deepcopy(RECIPES[name])
             settings["train"].update(changes)
-            made[key] = Runs(tmp_path_factory.mktemp(name), settings)
+            made[key] = Runs(tmp_path_factory.mktemp(name), settings, device)
         return made[key]
 
     return of
@@ -215,6 +246,8 @@ def count():
 def no_children_are_left():
     before = child_processes()
     yield
+    while GROUPS:  # of a test that failed, or was interrupted
+        kill_group(GROUPS.pop())
     assert child_processes() <= before
 
 

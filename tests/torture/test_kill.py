@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+import torch
 
 from regard import files
 from regard.training import checkpoint
@@ -17,6 +18,12 @@ CALLS = {
     (checkpoint, "remove_folder"): 1,
 }
 """The functions that a save calls, and how many times."""
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"))]
+FAST_STEPS = {
+    "captured": ("translation", {"cuda_graphs": True}),
+    "compiled": ("ViT", {"cuda_graphs": True, "compile": True, "images_per_batch": 20}),
+}
+"""A recipe for each way to train fast. Both have several batch shapes: by length, and in each epoch's last batch."""
 
 
 def kill_while_saving(chance):
@@ -50,8 +57,9 @@ def kill_while_saving(chance):
     setattr(module, function, call_or_die)
 
 
-def kill_repeatedly(runs, chance, count, *, at_any_moment, in_saving):
-    """Kill a run so many times, then let it finish; return its folder."""
+def kill_repeatedly(runs, chance, count, *, at_any_moment, in_saving, while_training=False):
+    """Kill a run so many times, then let it finish; return its folder. `while_training`: not before its first step, since a GPU
+    takes most of a short run to start."""
     out, kills = runs.fresh(), ["saving"] * in_saving + ["any"] * at_any_moment
     chance.shuffle(kills)
     while kills:
@@ -61,7 +69,9 @@ def kill_repeatedly(runs, chance, count, *, at_any_moment, in_saving):
             chance.random()
         else:
             child = runs.start(out)
-            time.sleep(chance.uniform(0, runs.seconds))
+            if while_training:
+                runs.wait_until_it_trains(child, out)
+            time.sleep(chance.uniform(0, runs.seconds - while_training * runs.start_seconds))
             child.send(signal.SIGKILL)
         status = child.wait()
         assert status in (0, -signal.SIGKILL), child.said()
@@ -88,6 +98,18 @@ def test_a_run_killed_five_times_is_bit_exact(runs, chance, count, state_of, nam
 @pytest.mark.parametrize("name", ["translation", "CLIP"])
 def test_a_run_killed_three_times_is_bit_exact(runs, chance, count, state_of, name):
     assert state_of(kill_repeatedly(runs(name), chance, count, at_any_moment=1, in_saving=2)) == runs(name).expected
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("steps, kills", [("captured", 10), ("compiled", 3)])
+def test_fast_steps_killed_many_times_are_bit_exact(runs, chance, count, state_of, steps, kills, device):
+    """On a GPU with CUDA graphs and torch.compile; on the CPU, which captures nothing, the same runs without graphs."""
+    name, changes = FAST_STEPS[steps]
+    these = runs(name, device, **changes, steps=120, deterministic=True)
+    out = kill_repeatedly(these, chance, count, at_any_moment=kills // 3, in_saving=kills - kills // 3, while_training=True)
+    assert state_of(out) == these.expected
+    count(f"runs with {steps} steps on {device} killed {kills} times, bit-exact")
 
 
 @pytest.mark.torture

@@ -18,10 +18,7 @@ def interrupt(runs, out, chance, number):
     """Send a signal at a random moment of training; return whether it was sent, the exit status, the seconds until exit, and
     stderr."""
     child = runs.start(out)
-    log = out / "log.jsonl"
-    begun = log.stat().st_size if log.exists() else 0
-    while child.alive() and (not log.exists() or b'"begin"' not in log.read_bytes()[begun:]):
-        time.sleep(0.002)
+    runs.wait_until_it_trains(child, out)
     time.sleep(chance.uniform(0, LATEST))
     sent = time.monotonic()
     came = child.send(number)

@@ -92,8 +92,19 @@ class Batches:
 
     def shape_counts(self, epoch: int = 0) -> Counter[tuple[int, ...]]:
         """Return how many batches of an epoch have each shape: rows, and the length of each side."""
+        return Counter(self._shapes(epoch))
+
+    def _shapes(self, epoch: int) -> Iterator[tuple[int, ...]]:
         lengths = self._padded_lengths(epoch)
-        return Counter((len(rows), *(int(side[rows].max()) for side in lengths)) for rows in self.plan(epoch))
+        return ((len(rows), *(int(side[rows].max()) for side in lengths)) for rows in self.plan(epoch))
+
+    def typical_batch(self) -> Batch:
+        """Return a batch of the most frequent shape of the first epoch: the same one in every run over these rows. Shapes with
+        two equal sizes come last, since a compiler would take these for one size."""
+        shapes = list(self._shapes(0))
+        counts = Counter(shapes)
+        best = max(counts, key=lambda shape: (len({1, *shape}) == 1 + len(shape), counts[shape], shape))
+        return self.batch(0, shapes.index(best))
 
     def mean_lengths(self, epoch: int = 0) -> tuple[int, int]:
         """Return the mean lengths of source and target; the same length twice if rows have one side."""

@@ -115,7 +115,7 @@ def _build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> 
     loop = TrainingLoop(
         model,
         CrossEntropy(recipe.train.regularize),
-        ConstantShapeBatches(),  # type: ignore[arg-type]
+        ConstantShapeBatches(batch),  # type: ignore[arg-type]
         recipe.train.model_copy(update={"cuda_graphs": plan.captured}),
         seed=0,
         folder=Path(),
@@ -149,10 +149,16 @@ def free_memory(device: torch.device) -> float:
 
 
 class ConstantShapeBatches:
-    """Stands in for batches that all have one shape."""
+    """Stands in for batches that all have the shape of one."""
+
+    def __init__(self, batch: Batch):
+        self.batch = batch
 
     def has_uniform_length(self) -> bool:
         return True
+
+    def typical_batch(self) -> Batch:
+        return self.batch
 
 
 class NullLog:

@@ -10,8 +10,24 @@ from pydantic import Field, model_validator
 from regard.recipe.data import TokenSettings
 from regard.recipe.image_models import EfficientNetEncoderModel, MapEncoderModel, VitModel
 from regard.recipe.images import BaseImageData, height_and_width
-from regard.recipe.settings import Count, Fraction, Settings
+from regard.recipe.settings import Count, Fraction, NonNegative, Settings
 from regard.recipe.training import DecodeSettings, TextTraining
+
+
+class ReportedScore(Settings):
+    """A score that the recipe is reported to reach, over several seeds; `regard reproduce` trains it again and compares."""
+
+    mean: float
+    """Mean over the seeds."""
+    spread: NonNegative
+    """Standard deviation over the seeds: the noise of training, not the interval of the test set."""
+    seeds: list[int] = Field(min_length=2)
+    """The seeds it was measured with."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval in which the mean of other trainings is expected: two standard deviations on either side."""
+        return self.mean - 2 * self.spread, self.mean + 2 * self.spread
 
 
 class Recipe(Settings):
@@ -24,6 +40,17 @@ class Recipe(Settings):
     model: Any
     train: TextTraining = TextTraining()
     decode: DecodeSettings = DecodeSettings()
+    score: dict[str, dict[str, ReportedScore]] = {}
+    """Scores that the recipe is reported to reach, by test set and metric, as in scores.json; no part of its digest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def draw_by_seed(cls, given: object) -> object:
+        """Let `data.limit` draw by the recipe's seed, unless it has one of its own."""
+        data = given.get("data") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(data, dict) or not data.get("limit") or "limit_seed" in data:
+            return given
+        return {**given, "data": {**data, "limit_seed": given.get("seed", cls.model_fields["seed"].default)}}
 
     @model_validator(mode="after")
     def check_bpe_dropout(self) -> Self:
@@ -34,12 +61,13 @@ class Recipe(Settings):
 
     def digest(self) -> str:
         """Return twelve hex digits that identify these settings, wherever the data lies and training is logged."""
-        settings = self.model_dump(mode="json", exclude={"data": {"root"}, "train": {"log"}})
+        settings = self.model_dump(mode="json", exclude={"data": {"root"}, "train": {"log"}, "score": True})
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_toml(self) -> str:
         """Return the recipe as TOML."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        settings = self.model_dump(mode="json", exclude_none=True)
+        return tomli_w.dumps({name: value for name, value in settings.items() if name != "score" or value})
 
 
 class OwnModel(Settings):

@@ -18,8 +18,8 @@ from regard.training.loop import TrainingLoop
 
 INPUT_FILES = ("tokenizer*.json", "special_tokens.json")
 """Files of a run folder that its token ids depend on."""
-NO_INPUTS = {"data": {"root"}, "train": {"workers", "log"}}
-"""Settings that training does not depend on: where the data lies, how many threads prepare it, and the loggers."""
+NO_INPUTS: dict[str, Any] = {"data": {"root"}, "train": {"workers", "log"}, "score": True}
+"""Settings that training does not depend on: where the data lies, how many threads prepare it, the loggers, reported scores."""
 CHANGEABLE = ("train.", "decode.")
 """Settings that may sensibly change during a run: naming one with --set is accepting its change."""
 MAX_SHOWN_CHANGES = 8

@@ -188,7 +188,8 @@ def write_recipe(settings: Recipe, folder: Path) -> None:
     root = str(Path(settings.data.root).resolve())
     if Path(root).is_relative_to(folder.resolve()):  # the run can be moved with its data
         root = Path(root).relative_to(folder.resolve()).as_posix()
-    absolute = settings.model_copy(update={"data": settings.data.model_copy(update={"root": root})})
+    data = settings.data.model_copy(update={"root": root})
+    absolute = settings.model_copy(update={"data": data, "score": {}})  # a run has its own scores
     try:
         for path in (*folder.glob("tokenizer*.json"), folder / "log.jsonl", folder / RUN_IDS):
             path.unlink(missing_ok=True)

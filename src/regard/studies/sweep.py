@@ -1,7 +1,7 @@
 """A sweep: train a recipe with every combination of some settings, and compare them by mean and spread over the seeds.
 
 Each combination is an ordinary run folder. A sweep that was interrupted goes on where it stopped: finished runs are kept, others
-resume. Several GPUs train several runs at once, one each.
+resume. Several runs are trained at once: one on each GPU, or more (studies/trials.py).
 """
 
 import itertools
@@ -9,31 +9,23 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from queue import Empty, SimpleQueue
-
-import torch
 
 from regard import tasks
 from regard.errors import UserError
 from regard.files import atomic_write
-from regard.run.card import write_card
-from regard.run.evaluate import evaluate
-from regard.run.load import load_native
-from regard.run.train import to_recipe, train
+from regard.run.train import to_recipe
 from regard.scoring import paired_t_test
-from regard.training.checkpoint import list_checkpoints
+from regard.studies.trials import Trial, run_trials, visible_devices
 from regard.training.log import note
 
-MAX_TRIALS = 10_000
+MAX_POINTS = 10_000
 SEED = "seed"
 
 
 @dataclass(frozen=True)
-class Trial:
+class GridPoint:
     """One combination of settings: (name, value as TOML) each."""
 
     values: tuple[tuple[str, str], ...]
@@ -52,7 +44,7 @@ class Trial:
 
     @property
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """The values without the seed: what the trials of one row of the table have in common."""
+        """The values without the seed: what the runs of one row of the table have in common."""
         return tuple((name, value) for name, value in self.values if name != SEED)
 
     @property
@@ -83,10 +75,14 @@ class SeedScores:
     def to_json(self) -> dict[str, object]:
         return {"by_seed": self.by_seed, "mean": self.mean, "standard_deviation": self.spread}
 
+    @property
+    def digits(self) -> int:
+        """The decimal places to show: losses and perplexities near 1 need more than percentages."""
+        return 3 if abs(self.mean) < 10 else 1
+
     def __str__(self) -> str:
-        digits = 3 if abs(self.mean) < 10 else 1
-        spread = "" if self.spread is None else f" ± {self.spread:.{digits}f}"
-        return f"{self.mean:.{digits}f}{spread}"
+        spread = "" if self.spread is None else f" ± {self.spread:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -129,23 +125,35 @@ class SweepResult:
 
 
 def run_sweep(
-    recipe: str | Path, out: str | Path, grid: Sequence[str], *, overrides: Sequence[str] = (), device: str = "auto"
+    recipe: str | Path,
+    out: str | Path,
+    grid: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    jobs: int = 1,
 ) -> SweepResult:
-    """Train and score every combination of a grid, `["train.steps=100,200", "seed=1,2,3"]`, in run folders under `out`."""
+    """Train and score every combination of a grid, `["train.steps=100,200", "seed=1,2,3"]`, in run folders under `out`.
+
+    `jobs` is the number of runs at once on each device.
+    """
     out = Path(out)
-    trials = make_trials(grid)
-    for trial in trials:  # a wrong setting is reported before anything is trained
-        settings = to_recipe(recipe, [*overrides, *trial.overrides])
+    points = make_grid(grid)
+    for point in points:  # a wrong setting is reported before anything is trained
+        settings = to_recipe(recipe, [*overrides, *point.overrides])
     start_folder(out, to_recipe(recipe, overrides).digest())
-    devices = visible_devices(device)
-    note(f"{len(trials)} runs on {', '.join(devices)}; finished ones in {out} are kept")
-    run_trials([(recipe, out / trial.folder, [*overrides, *trial.overrides]) for trial in trials], devices)
-    result = summarize(trials, out, tasks.recipe_task(settings).metrics)
+    devices = visible_devices(device, jobs)
+    note(f"{len(points)} runs on {', '.join(dict.fromkeys(devices))}, {len(devices)} at once; finished ones in {out} are kept")
+    trials = [Trial(recipe, out / point.folder, (*overrides, *point.overrides)) for point in points]
+    for state in run_trials(trials, devices):
+        if state.status != "finished":
+            raise UserError(f"{state.trial.folder}: {state.status}")
+    result = summarize(points, out, tasks.recipe_task(settings).metrics)
     atomic_write(result.path, json.dumps(result.to_json(), indent=1) + "\n")
     return result
 
 
-def make_trials(grid: Sequence[str]) -> list[Trial]:
+def make_grid(grid: Sequence[str]) -> list[GridPoint]:
     """Return every combination of the values in `SETTING=VALUE,VALUE…`; commas inside brackets and quotes do not separate."""
     axes: dict[str, list[str]] = {}
     for axis in grid:
@@ -155,12 +163,12 @@ def make_trials(grid: Sequence[str]) -> list[Trial]:
         if name.strip() in axes:
             raise UserError(f"--set {name.strip()} is given twice; list all its values in one: {name.strip()}=A,B")
         axes[name.strip()] = split_values(values)
-    if (number := math.prod(map(len, axes.values()))) > MAX_TRIALS:
-        raise UserError(f"--set: {number:,} combinations; at most {MAX_TRIALS:,}")
-    trials = [Trial(tuple(zip(axes, values))) for values in itertools.product(*axes.values())]
-    if len({trial.folder for trial in trials}) < len(trials):
+    if (number := math.prod(map(len, axes.values()))) > MAX_POINTS:
+        raise UserError(f"--set: {number:,} combinations; at most {MAX_POINTS:,}")
+    points = [GridPoint(tuple(zip(axes, values))) for values in itertools.product(*axes.values())]
+    if len({point.folder for point in points}) < len(points):
         raise UserError("--set: two values differ only in characters that a folder's name cannot have; sweep them one by one")
-    return trials
+    return points
 
 
 def split_values(text: str) -> list[str]:
@@ -195,57 +203,13 @@ def start_folder(out: Path, digest: str) -> None:
     atomic_write(path, digest + "\n")
 
 
-def visible_devices(device: str) -> list[str]:
-    """Return the devices to train on: all GPUs for "auto", if there are any."""
-    if device in ("auto", "cuda") and torch.cuda.is_available():
-        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return [device]
-
-
-def run_trials(work: list[tuple[str | Path, Path, list[str]]], devices: list[str]) -> None:
-    """Train and score each (recipe, run folder, overrides), in this process or in one process per device."""
-    if len(devices) == 1:
-        for recipe, folder, overrides in work:
-            run_trial(recipe, folder, overrides, devices[0])
-        return
-    waiting: SimpleQueue[tuple[str | Path, Path, list[str]]] = SimpleQueue()
-    for one in work:
-        waiting.put(one)
-
-    def work_on(device: str) -> None:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            while True:
-                try:
-                    recipe, folder, overrides = waiting.get_nowait()
-                except Empty:
-                    return
-                process.submit(run_trial, recipe, folder, overrides, device).result()
-
-    with ThreadPoolExecutor(len(devices)) as threads:
-        for finished in [threads.submit(work_on, device) for device in devices]:
-            finished.result()
-
-
-def run_trial(recipe: str | Path, folder: Path, overrides: list[str], device: str) -> None:
-    """Train a run and score it on its test sets, as `regard train` does; go on with one that has been started."""
-    if (folder / "model.safetensors").is_file():
-        run = load_native(folder, device=device)
-    elif list_checkpoints(folder / "checkpoints"):
-        run = train(folder, device=device, resume=True)
-    else:
-        run = train(recipe, folder, overrides=overrides, device=device)
-    if run.data.tests and not (folder / "scores.json").is_file():
-        evaluate(run)
-        write_card(run)
-
-
-def summarize(trials: list[Trial], out: Path, metrics: Sequence[str]) -> SweepResult:
+def summarize(points: list[GridPoint], out: Path, metrics: Sequence[str]) -> SweepResult:
     """Return mean and spread of each setting, the best first by the validation score that chooses checkpoints."""
     by_setting: dict[tuple[tuple[str, str], ...], dict[str, dict[str, float]]] = {}
-    for trial in trials:
-        scores = by_setting.setdefault(trial.setting, {})
-        for metric, score in read_scores(out / trial.folder, metrics).items():
-            scores.setdefault(metric, {})[trial.seed] = score
+    for point in points:
+        scores = by_setting.setdefault(point.setting, {})
+        for metric, score in read_scores(out / point.folder, metrics).items():
+            scores.setdefault(metric, {})[point.seed] = score
     results = [
         SettingResult(setting, {metric: SeedScores(by_seed) for metric, by_seed in scores.items()})
         for setting, scores in by_setting.items()

@@ -18,6 +18,7 @@ from regard.batches.batch import Batch, MixedLabels
 from regard.training.losses import Objective
 
 StepFunction = Callable[[Sequence[Batch], Tensor], Tensor]
+BatchShape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 WARMUP_CALLS = 2
 """Eager calls of a shape before it is captured."""
 MAX_GRAPHS = 96
@@ -27,17 +28,17 @@ MAX_GRAPHS = 96
 class CompiledObjective:
     """An objective under torch.compile; the model itself is left as it is for hooks and inspection.
 
-    It is compiled for any shape or, where nearly all batches have one shape (`uniform`), for the largest shape met: the few other
-    batches run eagerly, since compiling for them would take longer than it saves.
+    It is compiled for any shape or, where nearly all batches have one shape, for this `only_shape`: the few other batches run
+    eagerly, since compiling for them would take longer than it saves. What is compiled and what is not must follow from the batch
+    alone, not from the batches before it: only then is a resumed run bit-exact.
     """
 
-    def __init__(self, objective: Objective, uniform: bool):
-        self.objective, self.uniform, self.largest = objective, uniform, 0
-        self.compiled = torch.compile(lambda model, batch: objective(model, batch), dynamic=not uniform)
+    def __init__(self, objective: Objective, only_shape: BatchShape | None = None):
+        self.objective, self.only_shape = objective, only_shape
+        self.compiled = torch.compile(lambda model, batch: objective(model, batch), dynamic=only_shape is None)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        self.largest = max(self.largest, batch.labels.numel())
-        eager = self.uniform and batch.labels.numel() < self.largest
+        eager = self.only_shape is not None and batch_shape([batch]) != self.only_shape
         return self.objective(model, batch) if eager else self.compiled(model, batch)
 
 
@@ -49,12 +50,12 @@ class CudaGraphedStep:
 
     def __init__(self, function: StepFunction, note: Callable[[str], None]):
         self.function, self.note, self.capturable = function, note, True
-        self.calls: Counter[tuple[object, ...]] = Counter()
-        self.graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        self.calls: Counter[BatchShape] = Counter()
+        self.graphs: dict[BatchShape, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
-        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _tensors(batches))
+        shape = batch_shape(batches)
         if shape not in self.graphs:
             self.calls[shape] += 1
             if self.calls[shape] == WARMUP_CALLS and self.capturable:
@@ -90,6 +91,11 @@ class CudaGraphedStep:
         with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
             output = self.function(batches, count)
         return graph, [*_tensors(batches), count], output
+
+
+def batch_shape(batches: Sequence[Batch]) -> BatchShape:
+    """Return the shapes and types of all tensors of some batches."""
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in _tensors(batches))
 
 
 def _tensors(batches: Sequence[Batch]) -> list[Tensor]:

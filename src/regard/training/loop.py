@@ -20,7 +20,7 @@ from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, average_weights
 from regard.training.callbacks import Callback, Callbacks
-from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, side_stream
+from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, batch_shape, side_stream
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
 from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
@@ -68,7 +68,12 @@ class TrainingLoop:
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
         self._is_uniform = batches.has_uniform_length()
-        self.loss: Objective = CompiledObjective(objective, self._is_uniform) if settings.compile is True else objective
+        self.loss: Objective = objective
+        self._uncompiled_batch: Batch | None = None
+        """The batch to compile for before the first step."""
+        if settings.compile is True:
+            self._uncompiled_batch = batches.typical_batch()
+            self.loss = CompiledObjective(objective, batch_shape([self._uncompiled_batch]) if self._is_uniform else None)
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
         self.learning_rate_factor: Callable[[int], float] = lambda step: learning_rate_factor(
             step, settings.steps, settings.schedule
@@ -149,11 +154,12 @@ class TrainingLoop:
         state = self.state
         self.parallelism.warm_up_ddp(self._dummy_backward)
         state.step += 1
-        torch.manual_seed(step_seed(self.seed, state.step, distributed.rank()))
         self.optimizer.set_learning_rate(self.learning_rate_factor(state.step))
         self.model.train()
         if hasattr(self.model, "begin_step"):  # anneals a temperature or a weight
             self.model.begin_step(state.step)  # type: ignore[operator]
+        self._compile()
+        torch.manual_seed(step_seed(self.seed, state.step, distributed.rank()))
         labels = distributed.all_reduce_sum(sum(batch.label_count() for _, _, batch in micro_batches))
         count = max(1, labels)  # masking may have chosen no token
         batches = [batch.to(self.device) for _, _, batch in micro_batches]
@@ -171,11 +177,8 @@ class TrainingLoop:
         total = torch.zeros((), device=self.device)
         saved_buffers = [buffer.clone() for buffer in self._buffers]
         for number, batch in enumerate(batches, start=1):
-            with self.parallelism.micro_step(last=number == len(batches)), cudnn_attention(self._is_uniform):
-                with self._autocast():
-                    loss = self.loss(self.parallelism.module, batch) * batch.in_loss
-                torch.autograd.backward(loss * distributed.world_size() / count)
-            total += loss.detach()
+            with self.parallelism.micro_step(last=number == len(batches)):
+                total += self._backward(batch, count)
         total = distributed.all_reduce_sum(total)
         norm = clip_grad_norm(self.model.parameters(), self.settings.clip_norm or float("inf"))
         nonfinite = (~(norm.isfinite() & total.isfinite())).float()
@@ -186,6 +189,27 @@ class TrainingLoop:
         for buffer, saved in zip(self._buffers, saved_buffers):
             buffer.copy_(torch.where(nonfinite.bool(), saved, buffer))
         return torch.where(nonfinite.bool(), 0.0, total)
+
+    def _backward(self, batch: Batch, count: Tensor) -> Tensor:
+        """Add the gradient of the loss, over this many labels in all, to the gradients; return the loss sum."""
+        with cudnn_attention(self._is_uniform):
+            with self._autocast():
+                loss = self.loss(self.parallelism.module, batch) * batch.in_loss
+            torch.autograd.backward(loss * distributed.world_size() / count)
+        return loss.detach()
+
+    def _compile(self) -> None:
+        """Before the first step, compile it for a typical batch. Kernels depend on the first shape that a compiler meets: were it
+        the shape of the first step, a run resumed at another one would not be bit-exact."""
+        if self._uncompiled_batch is None:
+            return
+        saved_buffers = [buffer.clone() for buffer in self._buffers]
+        with self.parallelism.micro_step(last=True):
+            self._backward(self._uncompiled_batch.to(self.device), torch.ones((), device=self.device))
+        self.optimizer.zero_grad()
+        for buffer, saved in zip(self._buffers, saved_buffers):
+            buffer.copy_(saved)
+        self._uncompiled_batch = None
 
     def _dummy_backward(self, module: nn.Module) -> None:
         """Run a backward pass with zero gradients, for DDP to see which gradients it has to exchange."""

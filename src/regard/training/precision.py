@@ -19,8 +19,8 @@ MIN_WIDTH_FOR_BF16 = 256
 """Layer width from which a CPU is faster in bf16; below it, the conversion costs more than it saves."""
 
 
-CUBLAS_WORKSPACE = ":4096:8"
-"""With this, cuBLAS gives the same bits in every run; it is read when cuBLAS is first used."""
+REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "TORCHINDUCTOR_DETERMINISTIC": "1"}
+"""With these, cuBLAS and torch.compile choose the same kernels in every run; they are read when either is first used."""
 
 
 @contextmanager
@@ -29,7 +29,8 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    for name, value in REPEATABLE.items():
+        os.environ.setdefault(name, value)
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch_deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     cudnn_before = cudnn.benchmark, cudnn.deterministic
