@@ -18,8 +18,8 @@ FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 diffusers==0.
 DEV := $(VENV)/.dev
 # a killed worker fails its test by name; if it were restarted, the others would wait forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
-# system tests that measure time, or have time limits: run one after another
-ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
+# system tests of one demo, which is trained once, and those that measure time or have time limits: one after another
+ALONE := $(patsubst %,tests/system/test_%.py,demo site screenshots server torchrun)
 
 # tests of kernels, CUDA graphs and images that run on a GPU where there is one
 GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
@@ -56,9 +56,9 @@ test: check
 system: dev
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
-	$(BIN)/pytest -m system -rs $(ALONE)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -m system -rfEs --tb=short $(ALONE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs tests/torture
 
 torture: dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests
