@@ -8,7 +8,7 @@ from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, Settings, allowed_k
 from regard.tasks import all_tasks
 
 PAGE = Path(__file__).with_name("settings.md")
-SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample", "score"]
+SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "ladder", "sample", "score"]
 UNIONS = ("model", "model.encoder", "model.decoder", "data.world")  # tables of several kinds
 
 
