@@ -113,7 +113,7 @@ def describe_type(annotation: Any) -> str:
         return f"{'two' if len(arguments) == 2 else 'three'} of {describe_type(arguments[0])}"
     if origin is dict:
         return f"table of {describe_type(arguments[1])}"
-    return {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "not set"}[annotation]
+    return {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "not set", Any: "settings"}[annotation]
 
 
 def format_default(value: Any) -> str:
