@@ -23,8 +23,8 @@ LOGGERS := wandb==0.28.2 sentry-sdk==2.75.0 mlflow-skinny==3.17.2 sqlalchemy==2.
 DEV := $(VENV)/.dev
 # a killed worker fails its test by name; if it were restarted, the others would wait forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
-# system tests that measure time, or have time limits: run one after another
-ALONE := $(patsubst %,tests/system/test_%.py,demo site page figure_pages server torchrun)
+# system tests of one demo, which is trained once, and those that measure time or have time limits: one after another
+ALONE := $(patsubst %,tests/system/test_%.py,demo site screenshots server torchrun)
 
 # tests of kernels, CUDA graphs and images that run on a GPU where there is one
 GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
@@ -65,9 +65,9 @@ $(VENV)/.loggers: Makefile $(RUNTIME)
 system: dev $(VENV)/.loggers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
-	$(BIN)/pytest -m system -rs $(ALONE)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rs tests/torture
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -m system -rfEs --tb=short $(ALONE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs tests/torture
 
 torture: dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m torture -rs tests

@@ -104,10 +104,6 @@ def test_links_in_documents_lead_to_files():
             assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
-def test_readme_has_at_most_150_lines():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
 def test_file_tree_of_the_architecture_page_is_up_to_date():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert page == load(ROOT / "docs" / "tree.py").architecture_page(), "stale: run make docs"

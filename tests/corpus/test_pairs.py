@@ -40,6 +40,32 @@ def test_columns_by_name_and_sources_of_several_columns(tmp_path):
         read_pairs([tmp_path / "a.tsv"], columns=("en", "fr"))
 
 
+def test_tables_and_aligned_files_in_one_list_are_read_one_after_another(tmp_path):
+    table = write(tmp_path / "a.tsv", *(f"{s}\t{t}" for s, t in ROWS))
+    aligned = [write(tmp_path / "a.en", "four"), write(tmp_path / "a.de", "vier")]
+    for files, rows in (([table, *aligned], [*ROWS, ("four", "vier")]), ([*aligned, table], [("four", "vier"), *ROWS])):
+        pairs = read_pairs(files)
+        assert list(zip(pairs.source, pairs.target)) == rows and len(pairs.lines) == len(rows)
+    with pytest.raises(UserError, match=r"a.de: give two aligned files"):
+        read_pairs([table, *aligned, tmp_path / "a.de"])
+
+
+def test_a_limit_draws_nested_examples_by_seed_and_only_of_the_training_set(tmp_path):
+    file = write(tmp_path / "a.tsv", *(f"{i}\tn {i}" for i in range(200)))
+    data = PairData(root=str(tmp_path), train=[file.name], held_out=10)
+    whole = read_dataset(data)
+
+    def drawn(limit, seed):
+        found = read_dataset(data.model_copy(update={"limit": limit, "limit_seed": seed}))
+        assert found.valid.source == whole.valid.source and found.tests["held_out"].source == whole.tests["held_out"].source
+        assert len(found.train) == limit and set(found.train.source) <= set(whole.train.source)
+        return set(found.train.source)
+
+    assert drawn(20, 1) < drawn(100, 1) and drawn(20, 1) != drawn(20, 2)
+    with pytest.raises(UserError, match=r"data.limit = 181: there are 180 training examples; set at most 180"):
+        drawn(181, 1)
+
+
 def test_empty_pairs_are_skipped_and_line_numbers_kept(tmp_path):
     pairs = read_pairs([write(tmp_path / "a.en", "one", "", "three"), write(tmp_path / "a.de", "eins", " ", "drei")])
     assert pairs.source == ["one", "three"] and pairs.where(1).endswith("a.en:3")

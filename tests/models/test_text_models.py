@@ -256,6 +256,21 @@ def test_recurrent_layers_equal_torch_stacked_cells(cell, theirs, bidirectional)
         torch.testing.assert_close(ours(x, ours.zero_state(3, x))[0], expected)
 
 
+def test_embeddings_are_concatenated_with_contextual_vectors_of_equal_scale():
+    other, (source, lengths) = elmo(), texts()
+    vectors = ContextualEmbedding(other, "mix", [6, 8, 8], layer_norm=True)
+    model = find_task("tag", "recurrent").models["recurrent"](
+        RecurrentEncoderModel(width=8, embedding_width=5), V, C, None, vectors
+    )
+    inputs = model.hidden_states(source, lengths)[0]
+    assert inputs.shape[-1] == 8 + 5 and model.token_embedding is None
+    torch.testing.assert_close(inputs[..., 8:], model.reader.embedding(source))
+    vectors.layer = 2
+    states = other.hidden_states(source, lengths)[2]
+    deviation = (states.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(vectors(source, lengths), (states - states.mean(-1, keepdim=True)) / deviation)
+
+
 def elmo(dropout=None):
     return find_task("language", "elmo").models["elmo"](ElmoModel(kind="elmo", layers=2, width=8, embedding_width=3), V, dropout)
 

@@ -8,7 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import UserError
-from regard.scoring.score import Score, bootstrap_interval, bootstrap_score, make_signature, paired_t_test
+from regard.scoring.classification import sign_test
+from regard.scoring.score import (
+    Score,
+    bootstrap_interval,
+    bootstrap_score,
+    make_signature,
+    paired_randomization_test,
+    paired_t_test,
+)
 
 
 def mean(total):
@@ -86,3 +94,12 @@ def test_paired_t_test_equals_scipy(differences):
 
 def test_paired_t_test_of_constant_differences():
     assert paired_t_test([0.0, 0.0]) == 1 and paired_t_test([1.0, 1.0]) == 0
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+@settings(max_examples=10)
+def test_randomization_of_right_and_wrong_answers_approximates_mcnemar(a, b):
+    """With one answer to each example, a randomization test is McNemar's."""
+    differences = [1.0] * a + [-1.0] * b + [0.0] * 20
+    assert paired_randomization_test(differences) == pytest.approx(sign_test(a, b), abs=0.02)
+    assert paired_randomization_test([-x for x in differences]) == pytest.approx(sign_test(a, b), abs=0.02)

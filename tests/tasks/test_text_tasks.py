@@ -303,13 +303,16 @@ def test_cards_of_text_tasks(runs):
     assert "impersonation" in card(runs["language"])
 
 
-@pytest.mark.parametrize("name, layer", [("elmo", "mix"), ("elmo", 0), ("tag", 1)])
+@pytest.mark.parametrize("name, layer", [("elmo", "mix"), ("elmo", 0), ("elmo", "random"), ("tag", 1)])
 def test_classifier_on_frozen_features_of_another_run(runs, tmp_path, name, layer):
     features = {"run": str(runs[name].folder), "layer": layer}
     short = {"steps": 6, "evaluate_every": 6}
     run = train(settings("classify", model={"features": features}, train=short), tmp_path / "run", device="cpu")
     theirs, mine = runs[name].model, run.model.reader.features.model
-    for (_, one), (_, other) in zip(theirs.named_parameters(), mine.named_parameters()):
+    if layer == "random":
+        assert mine.token_embedding.weight.shape[1] == 2 * theirs.token_embedding.weight.shape[1], "as wide as layer 0"
+        assert not mine.token_embedding.weight.requires_grad
+    for (_, one), (_, other) in zip(theirs.named_parameters(), mine.named_parameters()) if layer != "random" else ():
         assert (one == other).all(), "frozen weights do not change in training"
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     texts = run.data.valid.text[:4]

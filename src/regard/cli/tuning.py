@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import AsJson, Device, Set, app
+from regard.cli.options import AsJson, Device, Jobs, Set, app
 from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.studies.reproduce import Reproduction
-
-Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once on each device; on a GPU, start NVIDIA's MPS first.")]
 
 
 @app.command("lr-find")
@@ -58,6 +56,14 @@ def sweep(
         typer.Option("--set", metavar="SETTING=VALUE,VALUE...", help="Values of a setting; all combinations are trained."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the runs; an interrupted sweep resumes.")] = Path("runs/sweep"),
+    curve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SETTING",
+            help="Draw the accuracy over this setting, such as data.limit, and compare the first of the other settings with the "
+            "rest by paired tests.",
+        ),
+    ] = None,
     jobs: Jobs = 1,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -69,6 +75,9 @@ def sweep(
     """
     from regard.studies.sweep import run_sweep
 
+    if curve is not None:
+        print_curve(recipe, out, grid, curve, device, jobs, as_json)
+        return
     result = run_sweep(recipe, out, grid, device=device, jobs=jobs)
     if as_json:
         print_json(**result.to_json())
@@ -87,6 +96,21 @@ def sweep(
         ["setting", *metrics, f"p ({metrics[-1]})"],
         rows,
     )
+
+
+def print_curve(recipe: Path, out: Path, grid: list[str], axis: str, device: str, jobs: int, as_json: bool) -> None:
+    """Train the combinations of a grid, and print their learning curve."""
+    from regard.studies.learning_curve import run_learning_curve
+
+    found = run_learning_curve(recipe, out, grid, axis, device=device, jobs=jobs)
+    if as_json:
+        print_json(**found.to_json())
+        return
+    print_table(f"{out}: accuracy on {found.test}, mean ± standard deviation", [axis, *found.names], found.rows())
+    if found.differences:
+        header = [axis, f"{found.names[0]} less", "difference", "p (examples)", "p (seeds)"]
+        print_table("paired tests", header, [one.row() for one in found.differences])
+    print(found.report)
 
 
 @app.command()

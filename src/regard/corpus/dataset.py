@@ -6,6 +6,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from regard import rng
 from regard.corpus.examples import (
     Examples,
@@ -45,6 +47,7 @@ from regard.worlds import algorithms, bilingual, shapes
 UNALIGNED = "–"
 """The tag of an unaligned word."""
 SetT = TypeVar("SetT")
+ExamplesT = TypeVar("ExamplesT", bound=Examples)
 
 
 @dataclass
@@ -60,6 +63,8 @@ def read_dataset(data: BaseData, *, train: bool = True) -> Dataset[Examples | Ta
         return _read_tasks(data, train)
     assert isinstance(data, Data)
     found = _read_single_task(data, train)
+    if train and data.limit:
+        found.train = draw_examples(found.train, data.limit, data.limit_seed or 0)
     if not isinstance(data, PairData) or not data.reverse:
         return found
     tests = {name: pairs.reversed() for name, pairs in found.tests.items()}
@@ -93,8 +98,16 @@ def _read_single_task(data: Data, train: bool) -> Dataset[Any]:
     tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
         training, valid, test = _hold_out(data, read_files(data, data.train))
-        return Dataset(training, valid, {"held_out": test, **tests})
+        return Dataset(training, valid, {**({"held_out": test} if len(test) else {}), **tests})
     return Dataset(read_files(data, data.train) if train else empty, read_files(data, data.valid), tests)
+
+
+def draw_examples(examples: ExamplesT, number: int, seed: int) -> ExamplesT:
+    """Return this many examples, drawn at random, in their order; the first ones drawn are the same for every number."""
+    if number > len(examples):
+        raise UserError(f"data.limit = {number}: there are {len(examples):,} training examples; set at most {len(examples)}")
+    drawn = np.argsort(rng.hash64(seed, np.arange(len(examples))), kind="stable")[:number]
+    return examples.select(sorted(drawn.tolist()))
 
 
 def _read_algorithm(world: AlgorithmWorld, train: bool) -> Dataset[Any]:
@@ -130,10 +143,10 @@ def read_files(data: Data, files: list[str]) -> Examples:
 def _hold_out(data: Data, examples: Any) -> tuple[Any, Any, Any]:
     """Hold out what `data.held_out` says: single texts, documents, or the end of a stream."""
     if isinstance(data, TextData) and data.stream:
-        return hold_out_end(examples, data.held_out)
+        return hold_out_end(examples, data.held_out, data.held_out_test)
     if isinstance(data, TextData) and data.held_out_documents:
-        return hold_out_documents(examples, data.held_out)
-    return hold_out(examples, data.held_out)
+        return hold_out_documents(examples, data.held_out, data.held_out_test)
+    return hold_out(examples, data.held_out, data.held_out_test)
 
 
 def as_task_pairs(name: str, task: TaskData, pairs: SentencePairs) -> TaskPairs:

@@ -91,23 +91,43 @@ def _add_sentences(found: TaggedSentences, path: Path, lines: Iterable[tuple[int
 def read_pairs(
     files: Sequence[Path], *, columns: Sequence[int | str] = (0, 1), fields: Sequence[str] = ("source", "target")
 ) -> SentencePairs:
-    """Read pairs from two aligned files (source, target) or one table; skip pairs that are empty on both sides.
+    """Read pairs from two aligned files (source, target) or a table, or from several of them, one after another; skip pairs
+    that are empty on both sides.
 
     Of more than two columns, the last is the target, and the source is the others joined by tabs.
     """
-    if len(columns) > 2 and len(files) == 1:
-        rows = table_rows(files[0], columns, "columns")
-    elif len(files) == 2 and len(columns) == 2:
-        rows = _aligned_rows(*files)
-    elif len(files) == 1 and file_kind(files[0]) == ".jsonl":
-        rows = table_rows(files[0], fields, "data.fields")
-    elif len(files) == 1 and file_kind(files[0]) in TABLE_KINDS:
-        rows = table_rows(files[0], columns, "data.columns")
-    else:
-        raise UserError(
-            f"{', '.join(map(str, files))}: give two aligned files (source, target), or one table: {', '.join(TABLE_KINDS)}"
-        )
-    return _collect_pairs(rows, files)
+    parts = [_collect_pairs(_pair_rows(group, columns, fields), group) for group in _pair_groups(files, len(columns))]
+    if len(parts) == 1:
+        return parts[0]
+    joined = SentencePairs([], [], name=", ".join(map(str, files)))
+    for part in parts:
+        joined.source += part.source
+        joined.target += part.target
+        joined.lines += part.lines
+    return joined
+
+
+def _pair_groups(files: Sequence[Path], columns: int) -> Iterator[Sequence[Path]]:
+    """Yield the files of each source of pairs: a table alone, two aligned files together. Two files alone are always aligned."""
+    rest = list(files)
+    while rest:
+        is_table = columns > 2 or (len(files) != 2 and file_kind(rest[0]) in TABLE_KINDS)
+        number = 1 if is_table else 2
+        yield rest[:number]
+        rest = rest[number:]
+
+
+def _pair_rows(files: Sequence[Path], columns: Sequence[int | str], fields: Sequence[str]) -> Iterable[Row]:
+    """Return the rows of one table, or of two aligned files."""
+    if len(files) == 2:
+        return _aligned_rows(*files)
+    if len(columns) > 2:
+        return table_rows(files[0], columns, "columns")
+    if file_kind(files[0]) == ".jsonl":
+        return table_rows(files[0], fields, "data.fields")
+    if file_kind(files[0]) in TABLE_KINDS:
+        return table_rows(files[0], columns, "data.columns")
+    raise UserError(f"{files[0]}: give two aligned files (source, target), or one table: {', '.join(TABLE_KINDS)}")
 
 
 def _collect_pairs(rows: Iterable[Row], files: Sequence[Path]) -> SentencePairs:

@@ -10,19 +10,32 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
+from regard.layers.block import embedding_dropout
 from regard.layers.recurrent import RecurrentLayers
 
 if TYPE_CHECKING:
     from regard.recipe import RecurrentEncoderModel, Regularization
 
 
+class RandomVectors(nn.Module):
+    """A frozen random vector for each token, with the interface of a model whose only layer is its embedding."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary, width)
+
+    def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
+        return [self.token_embedding(source)]
+
+
 class ContextualEmbedding(nn.Module):
     """The frozen contextual vectors of another model: one layer, or γ Σ_j s_j h_j over all of them, with s_j a softmax of learned
-    scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are padded with zeros."""
+    scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are padded with zeros. With `layer_norm`, every layer is
+    normalised first (sec. 3.2), so that none outweighs the others by its scale."""
 
-    def __init__(self, model: Any, layer: int | str, widths: list[int]):
+    def __init__(self, model: Any, layer: int | str, widths: list[int], *, layer_norm: bool = False):
         super().__init__()
-        self.model, self.layer = model.requires_grad_(False), layer
+        self.model, self.layer, self.layer_norm = model.requires_grad_(False), layer, layer_norm
         self.width = max(widths) if layer == "mix" else widths[int(layer)]
         if layer == "mix":
             self.scalars = nn.Parameter(torch.zeros(len(widths)))
@@ -32,6 +45,8 @@ class ContextualEmbedding(nn.Module):
         self.model.eval()  # frozen, without dropout
         with torch.no_grad():
             layers = self.model.hidden_states(source, lengths)
+            if self.layer_norm:
+                layers = [nn.functional.layer_norm(x, x.shape[-1:]) for x in layers]
         if self.layer != "mix":
             return layers[int(self.layer)]
         wide = torch.stack([nn.functional.pad(x, (0, self.width - x.size(-1))) for x in layers], dim=-1)  # (B, S, D, L)
@@ -43,27 +58,31 @@ class RecurrentTextEncoder(nn.Module):
     """Ids (B, S) -> states (B, S, H), and the last states of both directions (B, H)."""
 
     def __init__(
-        self, settings: "RecurrentEncoderModel", vocabulary: int, dropout: float, features: ContextualEmbedding | None = None
+        self,
+        settings: "RecurrentEncoderModel",
+        vocabulary: int,
+        regularize: "Regularization | None" = None,
+        features: ContextualEmbedding | None = None,
     ):
         super().__init__()
-        width = settings.embedding_width or settings.width
+        width = settings.embedding_width or (settings.width if features is None else 0)
         self.features = features
-        self.embedding = nn.Embedding(vocabulary, width) if features is None else None
-        self.dropout = nn.Dropout(dropout)
+        self.embedding = nn.Embedding(vocabulary, width) if width else None
+        self.dropout = embedding_dropout(regularize)
         self.cells = RecurrentLayers(
             settings.cell,
-            width if features is None else features.width,
+            width + (0 if features is None else features.width),
             settings.width,
             settings.layers,
             bidirectional=settings.bidirectional,
-            dropout=dropout,
+            dropout=regularize.dropout if regularize else 0.0,
         )
 
     def embed(self, source: Tensor, lengths: Tensor) -> Tensor:
-        if self.features is not None:
-            return self.features(source, lengths)
-        assert self.embedding is not None
-        return self.embedding(source)
+        """Return the inputs (B, S, D): contextual vectors, learned embeddings, or both."""
+        parts = [] if self.features is None else [self.features(source, lengths)]
+        parts += [] if self.embedding is None else [self.embedding(source)]
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """Return the embeddings, then the states of each layer: (B, S, ·) each."""
@@ -87,20 +106,19 @@ class RecurrentTextModel(nn.Module):
         features: ContextualEmbedding | None = None,
     ):
         super().__init__()
-        dropout = regularize.dropout if regularize else 0.0
-        self.reader = RecurrentTextEncoder(settings, vocabulary, dropout, features)
+        self.reader = RecurrentTextEncoder(settings, vocabulary, regularize, features)
         self.self_attention = None
         if settings.attention != "none":
             self.self_attention = SingleHeadAttention(
                 settings.attention, settings.width, settings.width, settings.attention_width
             )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(regularize.dropout if regularize else 0.0)
         self.output = nn.Linear(settings.width * (1 if self.self_attention is None else 2), labels)
 
     @property
     def token_embedding(self) -> nn.Embedding | None:
-        """The embedding table, None where the inputs are contextual vectors."""
-        return self.reader.embedding
+        """The embedding table, None where the inputs are contextual vectors or have some."""
+        return self.reader.embedding if self.reader.features is None else None
 
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         return self.reader.hidden_states(source, lengths)

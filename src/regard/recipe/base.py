@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from regard.recipe.data import TokenSettings
 from regard.recipe.image_models import EfficientNetEncoderModel, MapEncoderModel, VitModel
 from regard.recipe.images import BaseImageData, height_and_width
-from regard.recipe.settings import Count, Fraction, NonNegative, Settings
+from regard.recipe.settings import Count, Fraction, Natural, NonNegative, Seed, Settings
 from regard.recipe.training import DecodeSettings, TextTraining
 
 
@@ -43,6 +43,15 @@ class Recipe(Settings):
     score: dict[str, dict[str, ReportedScore]] = {}
     """Scores that the recipe is reported to reach, by test set and metric, as in scores.json; no part of its digest."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def draw_by_seed(cls, given: object) -> object:
+        """Let `data.limit` draw by the recipe's seed, unless it has one of its own."""
+        data = given.get("data") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(data, dict) or not data.get("limit") or "limit_seed" in data:
+            return given
+        return {**given, "data": {**data, "limit_seed": given.get("seed", cls.model_fields["seed"].default)}}
+
     @model_validator(mode="after")
     def check_bpe_dropout(self) -> Self:
         kind = getattr(self.tokens, "kind", "none")  # tasks of images have no tokens
@@ -59,6 +68,23 @@ class Recipe(Settings):
         """Return the recipe as TOML."""
         settings = self.model_dump(mode="json", exclude_none=True)
         return tomli_w.dumps({name: value for name, value in settings.items() if name != "score" or value})
+
+
+class LadderSettings(Settings):
+    """How `regard ladder` trains the models that it compares, so that none is trained with the settings of another."""
+
+    minutes: NonNegative = 0.0
+    """Training time of each model. Its steps follow from a short timing, alone on the device, before any is trained; warm-up and
+    evaluations keep their share of `train.steps`. 0 trains all models for `train.steps`."""
+    parameters: Natural = 0
+    """Choose the width of each model so that it has about this many parameters; 0 leaves the widths as they are."""
+    seeds: list[Seed] = []
+    """Train each model with these seeds. Default: the recipe's `seed`."""
+    models: list[str] = []
+    """The models to train, by the names of their run folders: rnn, rnn-with-attention, transformer … Default: all."""
+    rungs: dict[str, dict[str, Any]] = {}
+    """Settings of single models, by the same names: `rungs.rnn.train.optimizer.learning_rate = 3e-3`. A section with a `kind`
+    replaces the whole section."""
 
 
 class OwnModel(Settings):

@@ -115,6 +115,12 @@ class Data(BaseData):
     held_out: Natural = 0
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
     examples of one (source) text stay together. Of a stream, its last lines."""
+    held_out_test: Natural | None = None
+    """Size of the test set `held_out`, if not that of the validation set; with 0, where `test` has files, none is held out."""
+    limit: Natural = 0
+    """Train on this many examples only, drawn at random after `held_out`; a smaller limit draws some of the same. 0 is all."""
+    limit_seed: Seed | None = None
+    """Which examples `limit` draws. Default: the recipe's `seed`."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with a training example of more than `model.max_length` tokens."""
 
@@ -129,6 +135,8 @@ class Data(BaseData):
             raise ValueError("no validation set: give data.valid, or data.held_out = 1000 to hold out lines of the training data")
         if self.valid and self.held_out:
             raise ValueError("give data.valid or data.held_out, not both")
+        if self.held_out_test is not None and not self.held_out:
+            raise ValueError(f"data.held_out_test = {self.held_out_test} needs data.held_out, which holds out the validation set")
         if isinstance(self.world, AlgorithmWorld) and not isinstance(self, PairData):
             raise ValueError(
                 f"data.world.kind = {self.world.kind!r} is for the tasks translate and text-to-text; "
@@ -144,7 +152,7 @@ class Data(BaseData):
 
 class PairData(Data):
     """Parallel text: two aligned files (source, target), or one table: .tsv, .csv or .jsonl, each plain, .gz or .xz, or .parquet,
-    .arrow or .feather. From a world, its sentences and their translations."""
+    .arrow or .feather; or several of both, one after another. From a world, its sentences and their translations."""
 
     columns: tuple[int | str, int | str] = (0, 1)
     """Source and target column of a table: numbers from 0 (.tsv, .csv), or names; `translation.en` is a field of a field."""
@@ -187,6 +195,10 @@ class TextData(Data):
     def check_stream(self) -> "TextData":
         if self.stream and self.pack:
             raise ValueError("data.pack packs lines, and a stream has none: give data.pack or data.stream")
+        if self.limit and (self.stream or self.held_out_documents):
+            raise ValueError(
+                "data.limit draws single lines, and these follow one another: give fewer lines in data.train instead"
+            )
         if self.overlap and not self.stream:
             raise ValueError("data.overlap: only a stream has windows; set data.stream = true")
         return self

@@ -190,8 +190,11 @@ class ContextualFeatures(Settings):
 
     run: str
     """A run folder."""
-    layer: int | Literal["mix"] = "mix"
-    """One layer (0 is its word embeddings), or all layers mixed with learned scalars (Peters et al. 2018, eq. 1)."""
+    layer: int | Literal["mix", "random"] = "mix"
+    """One layer (0 is its word embeddings), or all layers mixed with learned scalars (Peters et al. 2018, eq. 1). For
+    comparison, `random` vectors as wide as layer 0 instead, one for each token."""
+    layer_norm: bool = False
+    """Normalise every layer before they are mixed (Peters et al. 2018, sec. 3.2)."""
 
 
 class RecurrentStackSettings(RecurrentSettings):
@@ -210,6 +213,8 @@ class RecurrentEncoderModel(RecurrentStackSettings):
     attention: Score = "none"
     """Without attention a classifier uses the last state; with it, the last state attends to all states. A tagger adds to each
     state what it attends to in the others."""
+    embedding_width: Size | None = None
+    """Default: `width`; with `features`, none: learned embeddings of this width are concatenated with them."""
     features: ContextualFeatures | None = None
 
     @model_validator(mode="after")

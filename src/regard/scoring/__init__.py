@@ -25,7 +25,7 @@ from regard.scoring.image_metrics import (
     sentence_bleu,
     transpose_references,
 )
-from regard.scoring.score import Score, bootstrap_interval, paired_t_test
+from regard.scoring.score import Score, bootstrap_interval, paired_randomization_test, paired_t_test
 from regard.scoring.translation import compare_systems, score_by_length, translation_scores
 from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer
 
@@ -53,6 +53,7 @@ __all__ = [
     "grouped_accuracy",
     "merge_words",
     "open_metric",
+    "paired_randomization_test",
     "paired_t_test",
     "parse_moses",
     "perplexity",

@@ -139,6 +139,9 @@ class Task:
     """Whether outputs are found by the recipe's beam search, whose settings are then part of a score's signature."""
     metrics: tuple[str, ...] = ()
     """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
+    count_correct: Callable[[Sequence[str], Any], list[tuple[int, int]]] | None = None
+    """Return, from the output for each example, how many of its items are right, and how many there are; None where outputs are
+    not right or wrong."""
     pretrained: tuple[type[Settings], type[BaseData]] | None = None
     """The model and data settings that a Hugging Face folder of this task opens with."""
     explains: Literal["label", "translation", "next_token", "masked_token", "image_label", "similarity", "caption"] | None = None

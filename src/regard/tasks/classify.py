@@ -124,6 +124,7 @@ CLASSIFY = Task(
     models={"transformer": EncoderClassifier, "recurrent": RecurrentClassifier},
     verbs=("classify", "embed"),
     metrics=("valid_accuracy",),
+    count_correct=lambda outputs, examples: [(int(right), 1) for right in exact_matches(outputs, examples.label)],
     pretrained=(EncoderModel, LabelledData),
     explains="label",
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),

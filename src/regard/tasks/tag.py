@@ -152,6 +152,7 @@ TAG = Task(
     models={"transformer": EncoderTagger, "recurrent": RecurrentTagger},
     verbs=("tag", "embed"),
     metrics=("valid_accuracy",),
+    count_correct=lambda outputs, examples: count_correct([line.split() for line in outputs], examples.tags),
     pretrained=(EncoderModel, TaggedData),
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
     starter=tag_recipe,

@@ -127,6 +127,33 @@ def score_over_length(
 
 
 @house_style()
+def learning_curve_figure(lines: Mapping[str, Sequence[tuple[float, float, float]]], axis: str) -> Figure:
+    """Draw (position, mean, standard deviation) of each line, on a logarithmic axis where all positions are positive."""
+    figure, axes = plot_axes(axis, "accuracy, percent", width=7.4)
+    positions = sorted({position for points in lines.values() for position, _, _ in points})
+    if positions[0] > 0:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(positions, [f"{position:,.6g}" for position in positions])
+    for number, (name, points) in enumerate(lines.items()):
+        where, means, spreads = zip(*points)
+        axes.errorbar(
+            where,
+            means,
+            yerr=spreads,
+            color=theme().series[number % len(theme().series)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4,
+            linewidth=1.2,
+            elinewidth=0.8,
+            capsize=2,
+            label=name,
+        )
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+@house_style()
 def erasure_curves(
     panels: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
     *,

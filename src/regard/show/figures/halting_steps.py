@@ -77,6 +77,8 @@ def halting_matrix(means: Mapping[str, Sequence[float]], most: int, *, title: st
     figure, axes = labelled_matrix(
         values, [f"{n}" for n in range(1, positions + 1)], list(means), size, most, title=title, name="steps"
     )
+    for number in axes.get_xticklabels():
+        number.set(ha="center", va="bottom")  # upright, unlike words
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             colour = style.theme().paper if value > most / 2 else style.theme().text

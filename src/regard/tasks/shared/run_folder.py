@@ -12,7 +12,7 @@ import torch
 from regard.errors import UserError
 from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
-from regard.models.recurrent_encoder import ContextualEmbedding
+from regard.models.recurrent_encoder import ContextualEmbedding, RandomVectors
 from regard.recipe import ContextualFeatures
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
@@ -102,10 +102,14 @@ def load_contextual_features(folder: Path, settings: ContextualFeatures) -> Cont
     """Load the run in a run folder whose contextual embeddings are read instead of words (model.features)."""
     from regard.tasks import load_run_folder  # a run may hold a run
 
-    model = load_run_folder(folder / FEATURES_FOLDER, torch.device("cpu")).model
+    run = load_run_folder(folder / FEATURES_FOLDER, torch.device("cpu"))
+    model: Any = run.model
     one = torch.ones(1, 1, dtype=torch.long)
     with torch.no_grad():
         widths = [layer.size(-1) for layer in model.hidden_states(one, one[0])]
-    if settings.layer != "mix" and not 0 <= settings.layer < len(widths):
-        raise UserError(f"model.features.layer = {settings.layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
-    return ContextualEmbedding(model, settings.layer, widths)
+    layer = settings.layer
+    if layer == "random":
+        model, layer = RandomVectors(run.tokenizers[0].size, widths[0]), 0
+    if layer != "mix" and not 0 <= layer < len(widths):
+        raise UserError(f"model.features.layer = {layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
+    return ContextualEmbedding(model, layer, widths, layer_norm=settings.layer_norm)
