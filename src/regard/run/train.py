@@ -37,8 +37,9 @@ from regard.run.resume import (
     resume_from_checkpoint,
     training_inputs,
 )
-from regard.tasks.base import Run, Task
+from regard.tasks.base import Run
 from regard.tasks.shared.data_record import write_data_record
+from regard.tasks.task import Task
 from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback
 from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors

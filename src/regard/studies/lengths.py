@@ -29,7 +29,7 @@ from regard.show.forward_pass.halting import HaltingMeans, halting_steps_by_posi
 from regard.studies.ladder import VariantResult, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.studies.variants import Variant, require_transformer
-from regard.tasks.base import EvaluationResult
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
 
 SIZE_TOLERANCE = 0.05
