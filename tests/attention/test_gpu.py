@@ -72,6 +72,21 @@ def test_short_attention_gives_the_same_bits_again(T, S, K):
     assert all(torch.equal(one, other) for one, other in zip(first, again))
 
 
+def test_kernels_are_compiled_once_for_all_lengths_of_a_tile():
+    """Compiling one takes half a second; a training would wait for several at each new pair of lengths."""
+
+    def compiled(kernel):
+        return sum(len(caches[0]) for caches in kernel.device_caches.values())
+
+    kernels, numbers = (short_attention.forward_kernel, short_attention.backward_kernel), []
+    for T, S in ((17, 18), (32, 24), (24, 32), (32, 32), (31, 17)):
+        q, k, v = (torch.randn(3, 4, n, 48, device="cuda", dtype=torch.bfloat16, requires_grad=True) for n in (T, S, S))
+        mask = Mask(lengths=torch.full((3,), S, device="cuda"))
+        torch.autograd.grad(attend(q, k, v, mask=mask).float().sum(), (q, k, v))
+        numbers.append([compiled(kernel) for kernel in kernels])
+    assert numbers == numbers[:1] * 5
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("full", [False, True])
 def test_an_encoder_computes_no_padding(dtype, full):

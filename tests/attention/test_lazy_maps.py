@@ -182,6 +182,23 @@ def test_budget_holds_while_the_record_is_computed(keep, signed):
         assert recorded.kind == (keep if (keep, signed) != ("entropy", True) else "nothing")
 
 
+def test_early_maps_are_computed_in_the_bytes_that_later_ones_have_not_taken_yet():
+    q, k = torch.randn(2, 2, 2, 400, 8)
+    whole, lazy, chunks = 2 * 2 * 400 * 400 * 4, weights_map(q, k), []
+    counted = replace(lazy, compute=lambda *chunk: chunks[-1].append(chunk) or lazy.compute(*chunk))
+    budget = MemoryBudget(4 * whole, 8, "top")
+
+    def record():
+        chunks.append([])
+        return budget.record(counted, first=True)
+
+    records, peak = peak_memory(lambda: [record() for _ in range(8)])
+    assert {(one.kind, one.size) for one in records} == {("top", records[0].size)}
+    assert sum(one.nbytes for one in records) < peak <= 4 * whole
+    numbers = [len(of_map) for of_map in chunks]
+    assert numbers == sorted(numbers) and numbers[0] <= 2 and numbers[-1] > 3 * numbers[0]
+
+
 @pytest.mark.parametrize("keep", REDUCTIONS)
 def test_watching_2000_positions_within_a_budget(keep):
     """The full maps of its layers take 128 MB."""

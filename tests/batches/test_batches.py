@@ -1,5 +1,6 @@
 """Batches: every pair once per epoch, within the token budget, little padding, a pure function of (seed, epoch, index)."""
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from regard import rng
 from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.batches.batches import Batches, group_by_length, sequential_batches
 from regard.batches.ragged import Ragged
-from regard.batches.rows import TranslationRows, evaluation_rows, training_rows
+from regard.batches.rows import TranslationRows, cache_per_epoch, evaluation_rows, training_rows
 from regard.batches.token_store import build_token_store, open_token_store
 from regard.corpus.examples import SentencePairs
 from regard.errors import UserError
@@ -105,6 +106,42 @@ def test_iterate_is_independent_of_workers_and_of_the_starting_place(store, work
     later = list(Batches(store, 2048, seed=1).iterate(len(alone) - 7, *alone[7][:2], workers=workers))
     for (e, i, a), (f, j, b) in zip(alone + alone[7:], helped + later, strict=True):
         assert (e, i) == (f, j) and torch.equal(a.inputs["source"], b.inputs["source"]) and torch.equal(a.labels, b.labels)
+
+
+@pytest.mark.parametrize("index", ["middle", "end"])
+def test_iterate_plans_each_epoch_during_the_one_before(store, index, monkeypatch):
+    """Also from a place in the middle of an epoch and at its end, as after a resume."""
+    batches, planned_by = Batches(store, 2048, seed=1), {}
+    per_epoch, make_plan = len(batches.plan(0)), Batches._make_plan
+    start = per_epoch if index == "end" else per_epoch // 2
+    expected = [(e, i) for e in range(4) for i in range(len(batches.plan(e)))][start : start + 2 * per_epoch]
+
+    def record(self, epoch):
+        planned_by[epoch] = threading.current_thread()
+        return make_plan(self, epoch)
+
+    helped = Batches(store, 2048, seed=1)
+    monkeypatch.setattr(Batches, "_make_plan", record)
+    found = list(helped.iterate(2 * per_epoch, 0, start, workers=2))
+    assert [(e, i) for e, i, _ in found] == expected
+    assert [e for e, thread in planned_by.items() if thread is threading.main_thread()] == [0]
+    assert set(planned_by) == {0, *(e for e, _ in expected)}, "no epoch is planned that is not needed"
+    for e, i, batch in found:
+        assert torch.equal(batch.inputs["source"], batches.batch(e, i).inputs["source"])
+
+
+def test_epochs_that_are_needed_at_once_are_computed_once_each():
+    computed = []
+
+    class Counted:
+        @cache_per_epoch
+        def plan(self, seed, epoch):
+            computed.append(epoch)
+            return epoch
+
+    counted = Counted()
+    order = [0, 1, 0, 1, 2, 0, 1, 2, 3, 2, 3]  # the batches of one epoch, while the next is planned
+    assert [counted.plan(7, epoch) for epoch in order] == order and computed == [0, 1, 2, 3]
 
 
 def test_the_ranks_shards_make_up_each_batch(store):

@@ -80,6 +80,13 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tiny_run, ti
     assert (again.folder / "model.safetensors").read_bytes() == (tiny_run.folder / "model.safetensors").read_bytes()
 
 
+def test_the_log_says_how_long_each_part_of_the_command_took(tiny_run):
+    records = [json.loads(line) for line in (tiny_run.folder / "log.jsonl").read_text().splitlines()]
+    begin, end = (next(record for record in records if record.get("event") == event) for event in ("begin", "end"))
+    assert begin["seconds_tokenizer"] > 0 and begin["seconds_model_and_tokens"] > 0
+    assert 0 < end["seconds_evaluating"] + end["seconds_saving"] < end["seconds_training"] < end["time"] - begin["time"] + 0.01
+
+
 def test_train_refuses_to_overwrite_a_run_folder(tiny_run, tiny_settings):
     before = (tiny_run.folder / "recipe.toml").read_bytes()
     with pytest.raises(UserError, match="already holds a run"):

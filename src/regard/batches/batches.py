@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,16 @@ from regard.batches.rows import Rows
 
 SHUFFLE_STREAM = 1
 UNIFORM_FRACTION = 0.95
+
+
+class EpochPlan(NamedTuple):
+    """The batches of one epoch."""
+
+    epoch: int
+    batches: list[np.ndarray]
+    """The rows of each batch."""
+    max_lengths: list[int]
+    """The longest row of each side."""
 
 
 class Batches:
@@ -25,22 +36,23 @@ class Batches:
     ):
         self.examples, self.tokens_per_batch, self.seed = examples, tokens_per_batch, seed
         self.rank, self.world_size, self.pad_to_multiple_of = rank, world_size, pad_to_multiple_of
-        self._cached_plan: tuple[int, list[np.ndarray], list[int]] | None = None
+        self._last_plan: EpochPlan | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of each batch of an epoch."""
-        return self._plan(epoch)[0]
+        return self._plan(epoch).batches
 
-    def _plan(self, epoch: int) -> tuple[list[np.ndarray], list[int]]:
-        """Return the rows of each batch of an epoch, and the longest row of each side."""
-        cached = self._cached_plan
-        if cached is None or cached[0] != epoch:
-            rng = np.random.default_rng([self.seed, SHUFFLE_STREAM, epoch])
-            lengths = self._padded_lengths(epoch)
-            batches = group_by_length(lengths, self.tokens_per_batch, rng.permutation(len(lengths[0])))
-            shuffled = [batches[i] for i in rng.permutation(len(batches))]
-            cached = self._cached_plan = epoch, shuffled, [int(side.max()) for side in lengths]
-        return cached[1:]
+    def _plan(self, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch, remembered until another one is asked for."""
+        if self._last_plan is None or self._last_plan.epoch != epoch:
+            self._last_plan = self._make_plan(epoch)
+        return self._last_plan
+
+    def _make_plan(self, epoch: int) -> EpochPlan:
+        rng = np.random.default_rng([self.seed, SHUFFLE_STREAM, epoch])
+        lengths = self._padded_lengths(epoch)
+        batches = group_by_length(lengths, self.tokens_per_batch, rng.permutation(len(lengths[0])))
+        return EpochPlan(epoch, [batches[i] for i in rng.permutation(len(batches))], [int(side.max()) for side in lengths])
 
     def _padded_lengths(self, epoch: int) -> list[np.ndarray]:
         """Return the padded length of each row on each side; never beyond the longest row, which the model can take."""
@@ -50,41 +62,46 @@ class Batches:
 
     def batch(self, epoch: int, index: int) -> Batch:
         """Return this rank's shard of a batch."""
-        batches, max_lengths = self._plan(epoch)
-        return self._build(batches[index], epoch, max_lengths)
+        return self._build(self._plan(epoch), index)
 
-    def _build(self, rows: np.ndarray, epoch: int, max_lengths: Sequence[int]) -> Batch:
-        """Build this rank's shard of a batch of these rows; if there are too few, a dummy row, excluded from the loss."""
+    def _build(self, plan: EpochPlan, index: int) -> Batch:
+        """Build this rank's shard of a batch; if it has too few rows, a dummy row, excluded from the loss."""
+        rows = plan.batches[index]
         shard = rows[self.rank :: self.world_size]
-        batch = self.examples.batch(shard if len(shard) else rows[:1], self.seed, epoch)
-        batch = batch if self.pad_to_multiple_of == 1 else batch.pad_to_multiple(self.pad_to_multiple_of, max_lengths)
+        batch = self.examples.batch(shard if len(shard) else rows[:1], self.seed, plan.epoch)
+        batch = batch if self.pad_to_multiple_of == 1 else batch.pad_to_multiple(self.pad_to_multiple_of, plan.max_lengths)
         return batch if len(shard) else replace(batch, in_loss=False)
 
     def iterate(self, number: int, epoch: int = 0, index: int = 0, *, workers: int = 1) -> Iterator[tuple[int, int, Batch]]:
-        """Yield (epoch, index, batch) of the next `number` batches from a place on; `workers` threads prepare them ahead."""
-        places = self._places(number, epoch, index)
+        """Yield (epoch, index, batch) of the next `number` batches from a place on; `workers` threads prepare them ahead, and
+        another one the plan of the next epoch."""
         if not workers:
-            for e, i in places:
-                yield e, i, self.batch(e, i)
+            for plan, i in self._places(number, epoch, index, planner=None):
+                yield plan.epoch, i, self._build(plan, i)
             return
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(workers) as pool, ThreadPoolExecutor(1) as planner:
             pending: deque[tuple[int, int, Future[Batch]]] = deque()
-            for e, i in places:
-                batches, max_lengths = self._plan(e)
-                pending.append((e, i, pool.submit(self._build, batches[i], e, max_lengths)))
+            for plan, i in self._places(number, epoch, index, planner):
+                pending.append((plan.epoch, i, pool.submit(self._build, plan, i)))
                 if len(pending) == 2 * workers + 2:
                     e, i, future = pending.popleft()
                     yield e, i, future.result()
             for e, i, future in pending:
                 yield e, i, future.result()
 
-    def _places(self, number: int, epoch: int, index: int) -> Iterator[tuple[int, int]]:
-        """Yield (epoch, index) of the next `number` batches."""
-        for _ in range(number):
-            if index >= len(self.plan(epoch)):
-                epoch, index = epoch + 1, 0
-            yield epoch, index
-            index += 1
+    def _places(self, number: int, epoch: int, index: int, planner: ThreadPoolExecutor | None) -> Iterator[tuple[EpochPlan, int]]:
+        """Yield the plan and the index of the next `number` batches; a planner makes the plan of each epoch during the one
+        before."""
+        plan = self._plan(epoch)
+        while True:
+            end = min(len(plan.batches), index + number)
+            number -= max(0, end - index)
+            following = planner.submit(self._make_plan, plan.epoch + 1) if planner is not None and number else None
+            for i in range(index, end):
+                yield plan, i
+            if not number:
+                return
+            plan, index = self._make_plan(plan.epoch + 1) if following is None else following.result(), 0
 
     def has_uniform_length(self) -> bool:
         """Return whether nearly all rows have one length."""

@@ -22,6 +22,7 @@ from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, PAD, SpecialTok
 ExamplesType = TypeVar("ExamplesType", bound=Examples)
 Owner = TypeVar("Owner")
 Result = TypeVar("Result")
+CACHED_EPOCHS = 3
 
 
 @dataclass
@@ -50,15 +51,17 @@ class Rows:
 
 
 def cache_per_epoch(method: Callable[[Owner, int, int], Result]) -> Callable[[Owner, int, int], Result]:
-    """Decorate a method of (seed, epoch) to remember its last result. Threads may compute it at once: the result is the same."""
+    """Decorate a method of (seed, epoch) to remember the results of the last epochs: the next is planned while batches of this
+    one and of the one before are built. Threads may compute a result at once: it is the same."""
     key = f"last {method.__name__}"
 
     @wraps(method)
     def cached(self: Owner, seed: int, epoch: int) -> Result:
-        last: tuple[tuple[int, int], Result] | None = self.__dict__.get(key)
-        if last is None or last[0] != (seed, epoch):
-            last = self.__dict__[key] = (seed, epoch), method(self, seed, epoch)
-        return last[1]
+        results: dict[tuple[int, int], Result] = self.__dict__.get(key, {})
+        if (seed, epoch) not in results:
+            results = {**dict(list(results.items())[1 - CACHED_EPOCHS :]), (seed, epoch): method(self, seed, epoch)}
+            self.__dict__[key] = results
+        return results[seed, epoch]
 
     return cached
 

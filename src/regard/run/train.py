@@ -215,9 +215,11 @@ def train_run(
         deterministic_algorithms(settings.train.deterministic),
         Log(folder / "log.jsonl", steps=settings.train.steps) as log,
     ):
-        found, inputs = prepare_folder(task, settings, data, folder, options, log)
-        loggers = make_loggers(settings.train.log)
-        run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, [*loggers, *callbacks])
+        with log.timed("tokenizer"):
+            found, inputs = prepare_folder(task, settings, data, folder, options, log)
+        callbacks = [*make_loggers(settings.train.log), *callbacks]
+        with log.timed("model_and_tokens"):
+            run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, callbacks)
         changed = environment.changes(folder, device)
         distributed.barrier()
         describe(run, log, data, num_too_long, loop.batches)
@@ -226,9 +228,11 @@ def train_run(
         if found is not None:
             resume_from_checkpoint(loop, found, options.verify, changed)
         with loop.callbacks.during(run, loop.state.step):
-            weights = loop.train()
+            with log.timed("training"):
+                weights = loop.train()
             if distributed.is_main():
                 write_final_weights(run, weights)
+            log.write_event("end")
         distributed.barrier()
     return load_native(folder, device=str(device))
 
@@ -403,4 +407,4 @@ def describe(run: Run, log: Log, data: Dataset[Any], num_too_long: int, batches:
             f"{num_too_long:,} examples longer than model.max_length = {run._max_positions} tokens were "
             f"{TOO_LONG_DONE.get(run.recipe.data.too_long, 'dropped or truncated')}"
         )
-    log.write(event="begin", parameters=parameters, padding_fraction=round(padding, 4), too_long=num_too_long)
+    log.write_event("begin", parameters=parameters, padding_fraction=round(padding, 4), too_long=num_too_long)

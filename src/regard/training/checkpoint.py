@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -93,12 +94,13 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, shards: Map
     hashes."""
     files = {f"{name}.safetensors": serialize(tensors) for name, tensors in checkpoint.tensors.items()}
     files["state.json"] = json.dumps(checkpoint.state, indent=1).encode()
-    hashes = {name: sha256(data) for name, data in files.items()} | {path.name: digest for path, digest in shards.items()}
-    files[HASHES] = json.dumps(hashes, indent=1).encode()
     path = step_path(folder, step)
-    with atomic_folder(path, sum(len(data) for data in files.values())) as temporary:
-        for name, data in files.items():
-            write_and_fsync(temporary / name, data)
+    with atomic_folder(path, sum(len(data) for data in files.values())) as temporary, ThreadPoolExecutor() as pool:
+        hashes = pool.map(sha256, files.values())  # hashing, writing and waiting for the disk release Python's lock
+        for _ in pool.map(lambda name: write_and_fsync(temporary / name, files[name]), files):
+            pass  # an error of a thread is raised here
+        listed = dict(zip(files, hashes)) | {path.name: digest for path, digest in shards.items()}
+        write_and_fsync(temporary / HASHES, json.dumps(listed, indent=1).encode())
         for shard in shards:
             move(shard, temporary / shard.name)
     if problem := find_damage(path):
@@ -151,17 +153,25 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def sha256_of_file(path: Path) -> str:
+    """Return the hash of a file, which is never in memory as a whole."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def find_damage(path: Path) -> str | None:
     """Return what is wrong with a checkpoint, or None."""
     try:
         if not (path / HASHES).is_file():
             return f"{HASHES} is missing"
         hashes = read_hashes(path)
-        for name, digest in hashes.items():
+        for name in hashes:
             if not (path / name).is_file():
                 return f"{name} is missing"
-            if sha256((path / name).read_bytes()) != digest:
-                return f"{name} does not match its hash"
+        with ThreadPoolExecutor() as pool:
+            for name, digest in zip(hashes, pool.map(lambda name: sha256_of_file(path / name), hashes)):
+                if digest != hashes[name]:
+                    return f"{name} does not match its hash"
         if "state.json" not in hashes:
             return f"{HASHES} does not list state.json"
         step = read_state(path).get("step")

@@ -51,7 +51,7 @@ def _forward(logits: Tensor, labels: Tensor, smoothing: float, r_drop: float) ->
     losses, saved = logits.new_empty(rows, dtype=torch.float32), logits.new_empty(2, rows, dtype=torch.float32)
     pairs = rows // 2 if r_drop else rows
     forward_kernel[(pairs,)](
-        logits, labels, losses, saved, (pairs, V), smoothing, r_drop, IGNORE_INDEX, r_drop > 0, _tile(V), num_warps=WARPS
+        logits, labels, losses, saved, pairs, V, smoothing, r_drop, IGNORE_INDEX, r_drop > 0, _tile(V), num_warps=WARPS
     )
     return losses, saved
 
@@ -62,7 +62,7 @@ def _backward(grad: Tensor, logits: Tensor, labels: Tensor, saved: Tensor, smoot
     out = torch.empty_like(logits)
     pairs = rows // 2 if r_drop else rows
     backward_kernel[(rows,)](
-        out, grad, logits, labels, saved, (pairs, V), smoothing, r_drop, IGNORE_INDEX, r_drop > 0, _tile(V), num_warps=WARPS
+        out, grad, logits, labels, saved, pairs, V, smoothing, r_drop, IGNORE_INDEX, r_drop > 0, _tile(V), num_warps=WARPS
     )
     return out
 
@@ -118,20 +118,21 @@ if triton is not None:
         log_sum, mass = row_sums(z, V, TILE)
         return log_sum - (1 - smoothing) * tl.load(z + y).to(tl.float32) - smoothing * mass / V, log_sum
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["pairs"])
     def forward_kernel(
         logits,  # (rows, V)
         labels,  # (rows,)
         losses,  # (rows,)
         saved,  # (2, rows)
-        sizes,  # pairs (or rows, without pairs), V
+        pairs,  # or rows, without pairs
+        V,
         smoothing,
         r_drop,
         IGNORE: tl.constexpr,
         PAIRED: tl.constexpr,
         TILE: tl.constexpr,
     ):
-        pairs, V, row = sizes[0], sizes[1], tl.program_id(0).to(tl.int64)
+        row = tl.program_id(0).to(tl.int64)
         y = tl.load(labels + row)
         real = y != IGNORE
         y = tl.where(real, y, 0)
@@ -158,21 +159,22 @@ if triton is not None:
             tl.store(losses + twin, tl.where(real, loss2, 0.0))
         tl.store(losses + row, tl.where(real, loss, 0.0))
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["pairs"])
     def backward_kernel(
         out,  # (rows, V)
         grad,  # (rows,)
         logits,  # (rows, V)
         labels,  # (rows,)
         saved,  # (2, rows)
-        sizes,  # pairs (or rows, without pairs), V
+        pairs,  # or rows, without pairs
+        V,
         smoothing,
         r_drop,
         IGNORE: tl.constexpr,
         PAIRED: tl.constexpr,
         TILE: tl.constexpr,
     ):
-        pairs, V, row = sizes[0], sizes[1], tl.program_id(0).to(tl.int64)
+        row = tl.program_id(0).to(tl.int64)
         y, columns = tl.load(labels + row), tl.arange(0, TILE)
         g = tl.where(y != IGNORE, tl.load(grad + row), 0.0)
         log_sum = tl.load(saved + row)

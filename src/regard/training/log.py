@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Log(Callback):
         except OSError as error:
             raise disk_error(path, 0, error) from None
         self.progress = ProgressLine(steps, console=self.console)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """The time that each part of the command has taken so far."""
 
     def __enter__(self) -> "Log":
         self.progress.__enter__()
@@ -59,6 +62,19 @@ class Log(Callback):
             self.file.flush()
         except OSError as error:
             raise disk_error(self.path, len(line), error) from None
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time of the block to that of a part of the command."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - start
+
+    def write_event(self, event: str, **values: LogValue) -> None:
+        """Append an event, with the time that each part of the command has taken so far."""
+        self.write(event=event, **values, **{f"seconds_{part}": round(seconds, 3) for part, seconds in self.seconds.items()})
 
     def on_step(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Write the loss and speed since the last call, and update the live line."""

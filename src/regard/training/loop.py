@@ -254,7 +254,7 @@ class TrainingLoop:
     def _evaluate(self, meter: Meter) -> None:
         """Evaluate, with the averaged weights if there are any; save a checkpoint if the score is the best so far."""
         start = time.perf_counter()
-        with self._averaged_weights():
+        with self.log.timed("evaluating"), self._averaged_weights():
             model = self.parallelism.full_model().eval()
             with torch.no_grad(), self._autocast():
                 with distributed.interruptible(self._signals):
@@ -283,9 +283,9 @@ class TrainingLoop:
         if self._saved_step == state.step:
             return
         state.nonfinite_steps, state.nonfinite_in_a_row = int(self.nonfinite_steps.item()), int(self.nonfinite_in_a_row.item())
-        checkpoint.save_sharded(
-            self.folder, state.step, checkpoint.Checkpoint(self.tensors(), {**asdict(state), "inputs": dict(self.inputs)})
-        )
+        whole = checkpoint.Checkpoint(self.tensors(), {**asdict(state), "inputs": dict(self.inputs)})
+        with self.log.timed("saving"):
+            checkpoint.save_sharded(self.folder, state.step, whole)
         if distributed.is_main():
             protected = [state.best_step, self._resumed_step]
             checkpoint.prune_checkpoints(

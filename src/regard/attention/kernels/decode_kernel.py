@@ -63,7 +63,8 @@ def attend_few_queries(
     keys = k.size(2) if length is None else length + 1
     intervals = mask.intervals(T, keys, q.device) if mask.structure & {"lengths", "starts"} else None
     new_k, new_v = (k, v) if new is None else new
-    out, row_length = v.new_empty(B, T, H, J), 0 if index is None else index.size(1)
+    out = v.new_empty(B, T, H, J)
+    strides = *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2]
     KEY, VALUE = (max(16, triton.next_power_of_2(width)) for width in (K, J))
     keys_per_warp = ENTRIES_PER_WARP // max(KEY, VALUE)
     warps = _warps(B * H * T, triton.cdiv(_allocated_positions(k), keys_per_warp))
@@ -74,12 +75,11 @@ def attend_few_queries(
         out,
         index,
         None if intervals is None else intervals.expand(B, T, 2).contiguous(),
-        (0 if mask.window is None else max(0, keys - mask.window), keys, T, H // G),
-        (K, J, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], row_length),
+        0 if mask.window is None else max(0, keys - mask.window),
+        keys,
+        (K, J, T, H // G, *strides, 0 if index is None else index.size(1)),
         K**-0.5 if scale is None else scale,
-        max(16, warps * keys_per_warp),
-        KEY,
-        VALUE,
+        (max(16, warps * keys_per_warp), KEY, VALUE),
         num_warps=warps,
     )
     return out.transpose(1, 2)
@@ -97,7 +97,7 @@ def _allocated_positions(k: Tensor) -> int:
 
 if HAS_TRITON:
 
-    @triton.jit(do_not_specialize=["sizes"])
+    @triton.jit(do_not_specialize=["first", "last"])
     def decode_attention_kernel(
         q,  # (B, H, T, K)
         cache,  # keys (B, G, S, K), values (B, G, S, J)
@@ -105,31 +105,32 @@ if HAS_TRITON:
         out,  # (B, T, H, J)
         index,  # (B, S), or None
         intervals,  # (B, T, 2), or None
-        sizes,  # the interval of keys that are seen, T, heads that share one head of keys
-        layout,  # K, J; strides of q, keys, values (rows, heads, positions), of the new ones (rows, heads), of index (rows)
+        first,  # the interval of keys that are seen
+        last,
+        layout,  # K, J, T, heads that share one of keys; strides of q, keys, values (rows, heads, positions), new ones, index
         scale,
-        BLOCK: tl.constexpr,
-        KEY: tl.constexpr,  # powers of two from K and J on
-        VALUE: tl.constexpr,
+        TILES: tl.constexpr,  # keys of a block, powers of two from K and J on
     ):
-        first, last, T, group = sizes[0], sizes[1], sizes[2], sizes[3]
+        T, group = layout[2], layout[3]
+        BLOCK: tl.constexpr = TILES[0]
+        VALUE: tl.constexpr = TILES[2]
         h, row = tl.program_id(0), tl.program_id(1)
         b, g, end = (row // T).to(tl.int64), h // group, last - 1
-        slots, key_dims, value_dims = tl.arange(0, BLOCK), tl.arange(0, KEY), tl.arange(0, VALUE)
+        slots, key_dims, value_dims = tl.arange(0, BLOCK), tl.arange(0, TILES[1]), tl.arange(0, VALUE)
         in_key, in_value = key_dims < layout[0], value_dims < layout[1]
-        query = tl.load(q + b * layout[2] + h * layout[3] + (row % T) * layout[4] + key_dims, mask=in_key, other=0.0)
+        query = tl.load(q + b * layout[4] + h * layout[5] + (row % T) * layout[6] + key_dims, mask=in_key, other=0.0)
         query = query.to(tl.float32) * scale
-        k, v = cache[0] + g * layout[6] + key_dims[None, :], cache[1] + g * layout[9] + value_dims[None, :]
+        k, v = cache[0] + g * layout[8] + key_dims[None, :], cache[1] + g * layout[11] + value_dims[None, :]
         if intervals is not None:
             first = tl.maximum(first, tl.load(intervals + 2 * row))
             last = tl.minimum(last, tl.load(intervals + 2 * row + 1))
         if new is not None:  # all heads that share it write the same
-            new_key = tl.load(new[0] + b * layout[11] + g * layout[12] + key_dims, mask=in_key, other=0.0)
-            new_value = tl.load(new[1] + b * layout[13] + g * layout[14] + value_dims, mask=in_value, other=0.0)
-            tl.store(cache[0] + b * layout[5] + g * layout[6] + end * layout[7] + key_dims, new_key, mask=in_key)
-            tl.store(cache[1] + b * layout[8] + g * layout[9] + end * layout[10] + value_dims, new_value, mask=in_value)
+            new_key = tl.load(new[0] + b * layout[13] + g * layout[14] + key_dims, mask=in_key, other=0.0)
+            new_value = tl.load(new[1] + b * layout[15] + g * layout[16] + value_dims, mask=in_value, other=0.0)
+            tl.store(cache[0] + b * layout[7] + g * layout[8] + end * layout[9] + key_dims, new_key, mask=in_key)
+            tl.store(cache[1] + b * layout[10] + g * layout[11] + end * layout[12] + value_dims, new_value, mask=in_value)
             if index is not None:
-                tl.store(index + b * layout[15] + end, b.to(tl.int32))
+                tl.store(index + b * layout[17] + end, b.to(tl.int32))
             tl.debug_barrier()  # other threads of this program read what was written
 
         m, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
@@ -139,8 +140,8 @@ if HAS_TRITON:
             seen = keys < last
             rows = b + 0 * keys.to(tl.int64)
             if index is not None:
-                rows = tl.load(index + b * layout[15] + keys, mask=seen, other=0).to(tl.int64)
-            k_place, v_place = rows * layout[5] + keys * layout[7], rows * layout[8] + keys * layout[10]
+                rows = tl.load(index + b * layout[17] + keys, mask=seen, other=0).to(tl.int64)
+            k_place, v_place = rows * layout[7] + keys * layout[9], rows * layout[10] + keys * layout[12]
             key = tl.load(k + k_place[:, None], mask=seen[:, None] & in_key[None, :], other=0.0)
             value = tl.load(v + v_place[:, None], mask=seen[:, None] & in_value[None, :], other=0.0)
             s = tl.where(seen, tl.sum(key.to(tl.float32) * query[None, :], 1), -float("inf"))

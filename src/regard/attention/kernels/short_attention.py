@@ -66,7 +66,7 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, 
     grad = grad if grad.stride(3) == 1 else grad.contiguous()
     dq, dk, dv = _empty(q), _empty(k), _empty(v)
     arguments = _arguments(q, k, v, intervals, scale, grad)
-    backward_kernel[(q.size(1), q.size(0))](dq, dk, dv, *arguments)
+    backward_kernel[(q.size(1), q.size(0))]((dq, dk, dv), *arguments)
     return dq, dk, dv
 
 
@@ -98,13 +98,13 @@ def _empty(x: Tensor) -> Tensor:
 
 
 def _arguments(q: Tensor, k: Tensor, v: Tensor, intervals: Tensor, scale: float, out: Tensor) -> tuple[Any, ...]:
-    """Return what both kernels take: tensors, their sizes and strides, the scale, and the sides of the tiles."""
+    """Return what both kernels take: tensors, their lengths, width and strides, the scale, and the sides of the tiles."""
     (T, K), S = q.shape[2:], k.size(2)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     strides = tuple(stride for x in (q, k, v, out) for stride in x.stride()[:3])
     tiles = tuple(max(16, 1 << (size - 1).bit_length()) for size in (T, S, K))
-    row = 0 if intervals.size(0) == 1 else 2 * T
-    return q, k, v, out, intervals.contiguous(), (T, S, K, row), strides, scale, tiles
+    sentence = 0 if intervals.size(0) == 1 else 2 * T
+    return q, k, v, out, intervals.contiguous(), T, S, sentence, (K, *strides), scale, tiles
 
 
 if triton is not None:
@@ -134,52 +134,57 @@ if triton is not None:
         total = tl.sum(p, 1)
         return p * tl.where(total > 0, 1.0 / total, 0.0)[:, None]
 
-    @triton.jit
+    LENGTHS = ["T", "S", "sentence"]
+    """Compiled once for all of them, not again for every multiple of 16; entries of a tuple cannot be left out in this way."""
+
+    @triton.jit(do_not_specialize=LENGTHS)
     def forward_kernel(
         q,  # (B, H, T, K)
         k,  # (B, H, S, K)
         v,  # (B, H, S, K)
         out,  # (B, H, T, K)
         intervals,  # (B or 1, T, 2)
-        sizes,  # T, S, K, stride of the intervals' sentences
-        strides,  # of q, k, v and out: sentences, heads, positions
+        T,
+        S,
+        sentence,  # stride of the intervals' sentences
+        layout,  # K; strides of q, k, v and out: sentences, heads, positions
         scale,
         TILES: tl.constexpr,  # sides of the tiles: powers of two
     ):
         h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
         rows, keys, dims = tl.arange(0, TILES[0]), tl.arange(0, TILES[1]), tl.arange(0, TILES[2])
-        T, S, K = sizes[0], sizes[1], sizes[2]
-        queries = load_tile(q + b * strides[0] + h * strides[1], strides[2], rows, dims, T, K)
-        tile = load_tile(k + b * strides[3] + h * strides[4], strides[5], keys, dims, S, K)
-        values = load_tile(v + b * strides[6] + h * strides[7], strides[8], keys, dims, S, K)
-        p = softmax_of_scores(queries, tile, intervals + b * sizes[3], rows, keys, T, scale)
+        K = layout[0]
+        queries = load_tile(q + b * layout[1] + h * layout[2], layout[3], rows, dims, T, K)
+        tile = load_tile(k + b * layout[4] + h * layout[5], layout[6], keys, dims, S, K)
+        values = load_tile(v + b * layout[7] + h * layout[8], layout[9], keys, dims, S, K)
+        p = softmax_of_scores(queries, tile, intervals + b * sentence, rows, keys, T, scale)
         store_tile(out, b, h, rows, dims, T, K, tl.dot(p.to(values.dtype), values))
 
-    @triton.jit
+    @triton.jit(do_not_specialize=LENGTHS)
     def backward_kernel(
-        dq,  # as q
-        dk,  # as k
-        dv,  # as v
+        gradients,  # of q, k and v, of the same shapes
         q,  # (B, H, T, K)
         k,  # (B, H, S, K)
         v,  # (B, H, S, K)
         grad,  # (B, H, T, K)
         intervals,  # (B or 1, T, 2)
-        sizes,  # T, S, K, stride of the intervals' sentences
-        strides,  # of q, k, v and grad: sentences, heads, positions
+        T,
+        S,
+        sentence,  # stride of the intervals' sentences
+        layout,  # K; strides of q, k, v and grad: sentences, heads, positions
         scale,
         TILES: tl.constexpr,  # sides of the tiles: powers of two
     ):
         h, b = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
         rows, keys, dims = tl.arange(0, TILES[0]), tl.arange(0, TILES[1]), tl.arange(0, TILES[2])
-        T, S, K = sizes[0], sizes[1], sizes[2]
-        queries = load_tile(q + b * strides[0] + h * strides[1], strides[2], rows, dims, T, K)
-        tile = load_tile(k + b * strides[3] + h * strides[4], strides[5], keys, dims, S, K)
-        values = load_tile(v + b * strides[6] + h * strides[7], strides[8], keys, dims, S, K)
-        do = load_tile(grad + b * strides[9] + h * strides[10], strides[11], rows, dims, T, K)
-        p = softmax_of_scores(queries, tile, intervals + b * sizes[3], rows, keys, T, scale)
-        store_tile(dv, b, h, keys, dims, S, K, tl.dot(tl.trans(p.to(do.dtype)), do))
+        K = layout[0]
+        queries = load_tile(q + b * layout[1] + h * layout[2], layout[3], rows, dims, T, K)
+        tile = load_tile(k + b * layout[4] + h * layout[5], layout[6], keys, dims, S, K)
+        values = load_tile(v + b * layout[7] + h * layout[8], layout[9], keys, dims, S, K)
+        do = load_tile(grad + b * layout[10] + h * layout[11], layout[12], rows, dims, T, K)
+        p = softmax_of_scores(queries, tile, intervals + b * sentence, rows, keys, T, scale)
+        store_tile(gradients[2], b, h, keys, dims, S, K, tl.dot(tl.trans(p.to(do.dtype)), do))
         dp = tl.dot(do, tl.trans(values))
         ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(queries.dtype)
-        store_tile(dq, b, h, rows, dims, T, K, tl.dot(ds, tile))
-        store_tile(dk, b, h, keys, dims, S, K, tl.dot(tl.trans(ds), queries))
+        store_tile(gradients[0], b, h, rows, dims, T, K, tl.dot(ds, tile))
+        store_tile(gradients[1], b, h, keys, dims, S, K, tl.dot(tl.trans(ds), queries))
