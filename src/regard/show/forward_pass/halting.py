@@ -62,7 +62,7 @@ def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[Halting
 def halting_steps_of_examples(run: TranslateRun, examples: SentencePairs) -> HaltingSteps:
     """Return the steps of every source and target token, end tokens included, with the references as target."""
     require_halting(run)
-    found = HaltingSteps(*([[] for _ in range(len(examples))] for _ in range(2)))
+    found = HaltingSteps([[] for _ in range(len(examples))], [[] for _ in range(len(examples))])
     for batch in sequential_batches(run._encode(examples), run.recipe.decode.batch_tokens):
         batch = batch.to(run.device)
         with torch.no_grad():
