@@ -76,3 +76,26 @@ def test_too_many_held_out_lines_are_refused_with_a_cure_that_works(function):
     assert len(function(lines, 3)[1]) >= 3
     with pytest.raises(UserError, match=r"give more data, or data\.valid"):
         function(TextLines(["one", "two"], name="a.txt"), 1)
+
+
+@pytest.mark.parametrize("hold", [hold_out, hold_out_documents, hold_out_end])
+def test_without_a_held_out_test_set_its_examples_are_trained_on(hold):
+    """The validation set is the same; at the end of a running text, it is the end."""
+    lines = documents([1] * 80)
+    train, valid, test = hold(lines, 10)
+    more, same, none = hold(lines, 10, 0)
+    assert len(none) == 0 and len(more) == len(train) + len(test) and sorted(more.text + same.text) == sorted(lines.text)
+    assert same.text == (lines.text[-10:] if hold is hold_out_end else valid.text)
+    assert len(hold(lines, 10, 3)[2]) == 3
+
+
+def test_the_size_of_the_held_out_test_set_is_a_setting(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(f"line {i}" for i in range(40)))
+    found = read_dataset(TextData(root=str(tmp_path), train=["a.txt"], held_out=5, held_out_test=0, test={"b": ["a.txt"]}))
+    assert list(found.tests) == ["b"] and len(found.train) == 35
+    with pytest.raises(ValueError, match=r"data.held_out_test = 3 needs data.held_out"):
+        TextData(train=["a.txt"], valid=["a.txt"], held_out_test=3)
+    with pytest.raises(
+        UserError, match=r"data.held_out = 15 holds out 25 with data.held_out_test = 10, which may be at most half"
+    ):
+        read_dataset(TextData(root=str(tmp_path), train=["a.txt"], held_out=15, held_out_test=10))

@@ -111,6 +111,28 @@ def test_patch_embedding_is_a_linear_map_in_row_major_order():
         close(found, patches.weight.flatten(1) @ patch.flatten() + patches.bias)
 
 
+@pytest.mark.parametrize(("patch", "size"), [(2, (4, 6)), (4, (8, 16)), (8, (16, 8))])
+def test_a_convolutional_stem_has_as_many_tokens_as_patches(patch, size):
+    """And each of them sees beyond its patch: a change of one pixel may reach its neighbours, but nothing far away."""
+    settings = VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=patch, stem="convolutions")
+    model = VitClassifier(settings, size, C).eval()
+    pixels = torch.randn(1, 3, *size)
+    grid = settings.grid(size)
+    before = model.encoder.patches(pixels)
+    assert before.shape == (1, grid[0] * grid[1], 8) and model(pixels).shape == (1, C)
+    for convolution in model.encoder.patches.convolutions:
+        with torch.no_grad():
+            convolution.weight.abs_()  # so that no ReLU hides the change
+    before, pixels[0, :, 0, 0] = model.encoder.patches(pixels), 1e3
+    changed = (model.encoder.patches(pixels) - before).abs().amax(-1).reshape(grid) > 0
+    assert changed[0, 0] and not changed[2:].any() and not changed[:, 2:].any()
+
+
+def test_a_convolutional_stem_halves_the_map():
+    with pytest.raises(ValueError, match=r"model.patch_size = 6 should be 2, 4, 8, 16 or 32"):
+        VitModel(kind="vit", patch_size=6, stem="convolutions")
+
+
 def test_uint8_pixels_are_normalized_and_float_pixels_are_not():
     colours = dict(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     model = VitClassifier(VitModel(kind="vit", width=8, heads=2, layers=1, patch_size=2, **colours), (4, 4), C)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch, MixedLabels
+from regard.errors import UserError
 from regard.recipe import OptimizerSettings as OptimizerSettings
 from regard.recipe import Regularization, ScheduleSettings
 from regard.training.average import MovingAverage, average_weights
@@ -205,6 +206,26 @@ def test_layer_decay_lowers_the_learning_rate_of_lower_layers():
     }
     assert rates["output.weight"] == (0.05, 0.3) and rates["output.bias"] == (0.05, 0.0)
     assert rates["stack.blocks.0.weight"] == (0.025, 0.3) and rates["words.weight"] == (0.0125, 0.3)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_weights_with_a_fraction_of_the_rate_get_that_of_their_longest_name(kind):
+    model = nn.ModuleDict({"encoder": nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)])}), "output": nn.Linear(4, 2)})
+    rates = {"encoder": 0.1, "encoder.blocks.0.bias": 0.5}
+    settings = OptimizerSettings(kind=kind, learning_rate=0.2, muon_learning_rate=0.4, rates=rates)
+    optimizer = CombinedOptimizer(model, settings)
+    optimizer.set_learning_rate(0.5)
+    found = {
+        optimizer.names[p]: group["lr"] for one in optimizer.optimizers for group in one.param_groups for p in group["params"]
+    }
+    matrix = 0.02 if kind == "muon" else 0.01
+    assert found == pytest.approx(
+        {"encoder.blocks.0.weight": matrix, "encoder.blocks.0.bias": 0.05, "output.weight": 0.1, "output.bias": 0.1}
+    )
+    with pytest.raises(
+        UserError, match=r"train.optimizer.rates.decoder = 0.1: no trained weight is named so; there are: encoder, output"
+    ):
+        CombinedOptimizer(model, OptimizerSettings(rates={"decoder": 0.1}))
 
 
 class Tiny(nn.Module):

@@ -98,7 +98,7 @@ def _read_single_task(data: Data, train: bool) -> Dataset[Any]:
     tests = {name: read_files(data, files) for name, files in data.test.items()}
     if data.held_out:
         training, valid, test = _hold_out(data, read_files(data, data.train))
-        return Dataset(training, valid, {"held_out": test, **tests})
+        return Dataset(training, valid, {**({"held_out": test} if len(test) else {}), **tests})
     return Dataset(read_files(data, data.train) if train else empty, read_files(data, data.valid), tests)
 
 
@@ -143,10 +143,10 @@ def read_files(data: Data, files: list[str]) -> Examples:
 def _hold_out(data: Data, examples: Any) -> tuple[Any, Any, Any]:
     """Hold out what `data.held_out` says: single texts, documents, or the end of a stream."""
     if isinstance(data, TextData) and data.stream:
-        return hold_out_end(examples, data.held_out)
+        return hold_out_end(examples, data.held_out, data.held_out_test)
     if isinstance(data, TextData) and data.held_out_documents:
-        return hold_out_documents(examples, data.held_out)
-    return hold_out(examples, data.held_out)
+        return hold_out_documents(examples, data.held_out, data.held_out_test)
+    return hold_out(examples, data.held_out, data.held_out_test)
 
 
 def as_task_pairs(name: str, task: TaskData, pairs: SentencePairs) -> TaskPairs:

@@ -2,7 +2,8 @@
 DeiT (Touvron et al. 2021).
 
 Deviations: the head is one linear layer also in pretraining (sec. 3.1 has a hidden layer there); mean pooling instead of a class
-token is a setting (app. D.3), and so are two-dimensional sinusoidal positions (Beyer et al. 2022).
+token is a setting (app. D.3), and so are two-dimensional sinusoidal positions (Beyer et al. 2022), and convolutions in place of
+the patch embedding (Hassani et al. 2021).
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention.positions import LearnedPositions, build_grid_positions
 from regard.errors import UserError
 from regard.layers.block import block_config, embedding_dropout
-from regard.layers.convolution import NormalizePixels
+from regard.layers.convolution import GridConv2d, NormalizePixels
 from regard.layers.stack import Stack
 from regard.models.gpt import init_normal
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from regard.recipe import Regularization, VitModel
 
 Size = tuple[int, int]
+STEM_CHANNELS = 64
+"""Channels between the convolutions of a stem, as published."""
 POSITION_TABLE = "encoder.stack.positions.table.weight"
 
 
@@ -40,6 +43,27 @@ class PatchEmbedding(nn.Conv2d):
         return super().forward(pixels).flatten(2).transpose(1, 2).to(self.weight.dtype)
 
 
+class ConvolutionalStem(nn.Module):
+    """Pixels (B, 3, H, W) -> a vector for each cell (B, N, D), row by row: x ← maxpool(relu(conv(x))) halves the map each time.
+
+    It is the convolutional tokenizer of CCT (Hassani et al. 2021). Deviation: the convolutions have biases.
+    """
+
+    def __init__(self, width: int, patch: int, grid: Size):
+        super().__init__()
+        self.grid, layers = grid, patch.bit_length() - 1
+        channels = [3, *[STEM_CHANNELS] * (layers - 1), width]
+        self.convolutions = nn.ModuleList(
+            GridConv2d(channels[i], channels[i + 1], 3, (grid[0] * 2 ** (layers - i), grid[1] * 2 ** (layers - i)))
+            for i in range(layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution in self.convolutions:
+            x = F.max_pool2d(F.relu(convolution(x)), 3, stride=2, padding=1)
+        return x.flatten(2).transpose(1, 2).to(next(self.parameters()).dtype)
+
+
 class VitEncoder(nn.Module):
     """Pixels (B, 3, H, W), uint8 or already normalised -> vectors of the prefix tokens and the patches (B, S, D)."""
 
@@ -48,7 +72,11 @@ class VitEncoder(nn.Module):
         self.settings, self.size = settings, size
         width, grid = settings.width, settings.grid(size)
         patch = (settings.patch_size, settings.patch_size) if isinstance(settings.patch_size, int) else settings.patch_size
-        self.patches = PatchEmbedding(width, patch, grid, settings.patch_bias)
+        self.patches = (
+            PatchEmbedding(width, patch, grid, settings.patch_bias)
+            if settings.stem == "patches"
+            else ConvolutionalStem(width, patch[0], grid)
+        )
         self.class_token = nn.Parameter(torch.zeros(width)) if settings.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.zeros(width)) if settings.distilled != "none" else None
         self.stack = Stack(
@@ -66,7 +94,7 @@ class VitEncoder(nn.Module):
                 f"images of {format_size(pixels.shape[2:])} pixels, the model reads {format_size(self.size)}: resize them, "
                 "or the model with resize(size)"
             )
-        x = self.patches(self.normalize(pixels).to(self.patches.weight.dtype))  # (B, N, D)
+        x = self.patches(self.normalize(pixels).to(next(self.patches.parameters()).dtype))  # (B, N, D)
         prefix = [token.expand(len(x), 1, -1) for token in (self.class_token, self.distillation_token) if token is not None]
         return self.stack(torch.cat([*prefix, x], dim=1), states=states)
 
@@ -82,7 +110,7 @@ class VitEncoder(nn.Module):
         if isinstance(positions, LearnedPositions) and isinstance(self.stack.positions, LearnedPositions):
             table = interpolate_positions(self.stack.positions.table.weight.detach(), settings.prefix_tokens, old, grid)
             positions.table = nn.Embedding.from_pretrained(table, freeze=False)
-        self.stack.positions = positions.to(self.patches.weight.device)
+        self.stack.positions = positions.to(next(self.patches.parameters()).device)
         self.size = size
         self.patches.grid = grid
 

@@ -115,6 +115,8 @@ class Data(BaseData):
     held_out: Natural = 0
     """Hold out this many distinct texts of `train` as the validation set, and as many again as the test set `held_out`; all
     examples of one (source) text stay together. Of a stream, its last lines."""
+    held_out_test: Natural | None = None
+    """Size of the test set `held_out`, if not that of the validation set; with 0, where `test` has files, none is held out."""
     limit: Natural = 0
     """Train on this many examples only, drawn at random after `held_out`; a smaller limit draws some of the same. 0 is all."""
     limit_seed: Seed | None = None
@@ -133,6 +135,8 @@ class Data(BaseData):
             raise ValueError("no validation set: give data.valid, or data.held_out = 1000 to hold out lines of the training data")
         if self.valid and self.held_out:
             raise ValueError("give data.valid or data.held_out, not both")
+        if self.held_out_test is not None and not self.held_out:
+            raise ValueError(f"data.held_out_test = {self.held_out_test} needs data.held_out, which holds out the validation set")
         if isinstance(self.world, AlgorithmWorld) and not isinstance(self, PairData):
             raise ValueError(
                 f"data.world.kind = {self.world.kind!r} is for the tasks translate and text-to-text; "

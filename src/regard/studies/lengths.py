@@ -26,8 +26,9 @@ from regard.show.figures.curves import score_over_length
 from regard.show.figures.halting_steps import halting_matrix
 from regard.show.figures.html_pages import HtmlReport
 from regard.show.forward_pass.halting import HaltingMeans, halting_steps_by_position
-from regard.studies.ladder import Variant, VariantResult, require_transformer, run_variant
+from regard.studies.ladder import VariantResult, run_variant
 from regard.studies.report import count_parameters, write_report
+from regard.studies.variants import Variant, require_transformer
 from regard.tasks.base import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
 

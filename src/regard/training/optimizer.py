@@ -7,13 +7,14 @@ learning rates are device tensors too, so that a step can be captured in a CUDA 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.distributed.parallel import is_sharded, shard_like
+from regard.errors import UserError
 from regard.recipe import OptimizerSettings, ScheduleSettings
 
 MUON_MOMENTUM, NEWTON_SCHULZ_STEPS, MIN_NORM = 0.95, 5, 1e-7
@@ -27,11 +28,16 @@ class CombinedOptimizer:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden_matrix(name)]
         rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
-        self.optimizers: list[torch.optim.Optimizer] = [_build_adam(rest, settings)]
+        fractions = rate_fractions([name for name, _ in named], settings.rates)
+        self.optimizers: list[torch.optim.Optimizer] = [_build_adam(rest, settings, fractions)]
         self.peak_rates = [settings.learning_rate]
         if hidden:
+            groups: dict[float, dict[str, Any]] = {}
+            for name, p in hidden:
+                fraction = fractions[name]
+                groups.setdefault(fraction, {"params": [], "rate_factor": fraction})["params"].append(p)
             self.optimizers.append(
-                Muon([p for _, p in hidden], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay)
+                Muon([groups[key] for key in sorted(groups)], lr=settings.muon_learning_rate, weight_decay=settings.weight_decay)
             )
             self.peak_rates.append(settings.muon_learning_rate)
         self.names: dict[Tensor, str] = {p: name for name, p in named}
@@ -85,18 +91,33 @@ def is_hidden_matrix(name: str) -> bool:
     return ".blocks." in name
 
 
-def _build_adam(named: list[tuple[str, nn.Parameter]], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build Adam with weight decay on matrices only and, with layer-wise decay, one group of parameters for each depth."""
+def rate_fractions(names: Sequence[str], rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the fraction of the learning rate of each weight: that of the longest prefix in `rates`, or 1."""
+    for prefix in rates:
+        if not any(name.startswith(prefix) for name in names):
+            known = ", ".join(sorted({name.split(".")[0] for name in names}))
+            raise UserError(
+                f"train.optimizer.rates.{prefix} = {rates[prefix]}: no trained weight is named so; there are: {known}"
+            )
+    by_length = sorted(rates, key=len, reverse=True)
+    return {name: next((rates[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names}
+
+
+def _build_adam(
+    named: list[tuple[str, nn.Parameter]], settings: OptimizerSettings, fractions: Mapping[str, float]
+) -> torch.optim.Optimizer:
+    """Build Adam with weight decay on matrices only, and one group of parameters for each learning rate: of layer-wise decay, and
+    of the weights with a fraction of the rate."""
     depths = layer_depths([name for name, _ in named]) if settings.layer_decay < 1 else {}
-    groups: dict[tuple[bool, int, bool], dict[str, Any]] = {}
+    groups: dict[tuple[bool, int, bool, float], dict[str, Any]] = {}
     for name, p in named:
-        depth = depths.get(name, 0)
+        depth, fraction = depths.get(name, 0), fractions[name]
         group = groups.setdefault(
-            (p.dim() < 2, depth, is_sharded(p)),
+            (p.dim() < 2, depth, is_sharded(p), fraction),
             {
                 "params": [],
                 "weight_decay": settings.weight_decay if p.dim() >= 2 else 0.0,
-                "rate_factor": settings.layer_decay**depth,
+                "rate_factor": settings.layer_decay**depth * fraction,
             },
         )
         group["params"].append(p)
@@ -135,7 +156,7 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor
 
-    def __init__(self, params: Iterable[nn.Parameter], lr: float | Tensor, weight_decay: float):
+    def __init__(self, params: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float | Tensor, weight_decay: float):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()

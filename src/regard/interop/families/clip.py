@@ -106,6 +106,7 @@ CLIP = ModelFamily(
         "image.distilled": "none",
         "image.embedding_norm": True,
         "image.patch_bias": False,
+        "image.stem": "patches",
         "text.causal": True,
         "text.pool": "end",
         "text.positions.random_offset": 0,

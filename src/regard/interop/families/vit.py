@@ -61,6 +61,7 @@ VIT = ModelFamily(
         "distilled": "none",
         "embedding_norm": False,
         "patch_bias": True,
+        "stem": "patches",
     },
     derived=EQUAL_HEADS,
     problem=check_patch_size,
