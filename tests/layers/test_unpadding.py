@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention.masks import NO_MASK, Mask
-from regard.layers.unpadding import MAX_FILLED, is_observed, run_without_padding
+from regard.layers.unpadding import MAX_FILLED, has_hooks, is_observed, run_without_padding
 from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
 
@@ -45,3 +45,19 @@ def test_observed_rows_stay_where_they_are(stack):
     shapes = []
     run_without_padding(lambda x, mask: (shapes.append(x.shape), x)[1], x, mask, may_pack=lambda: False)
     assert shapes == [(2, 9, 16)]
+
+
+@torch.no_grad()
+def test_rows_without_padding_are_not_searched_for_hooks():
+    """It takes the host as long as launching several layers."""
+    x, mask = torch.randn(2, 9, 16), Mask(lengths=torch.tensor([9, 9]))
+    run_without_padding(lambda x, mask: x, x, mask, may_pack=lambda: pytest.fail("asked"))
+
+
+def test_hooks_of_any_part_are_found(stack):
+    for part in stack.modules():
+        for register in (part.register_forward_hook, part.register_forward_pre_hook):
+            assert not has_hooks(stack)
+            hook = register(lambda *_: None)
+            assert has_hooks(stack)
+            hook.remove()
