@@ -8,7 +8,7 @@ from regard.recipe import DECODERS, ENCODERS, PRESETS, VITS, Settings, allowed_k
 from regard.tasks import all_tasks
 
 PAGE = Path(__file__).with_name("settings.md")
-SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "sample", "score"]
+SECTIONS = ["", "data", "tokens", "masking", "corruption", "answering", "model", "train", "decode", "ladder", "sample", "score"]
 UNIONS = ("model", "model.encoder", "model.decoder", "data.world")  # tables of several kinds
 
 
@@ -113,7 +113,7 @@ def describe_type(annotation: Any) -> str:
         return f"{'two' if len(arguments) == 2 else 'three'} of {describe_type(arguments[0])}"
     if origin is dict:
         return f"table of {describe_type(arguments[1])}"
-    return {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "not set"}[annotation]
+    return {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "not set", Any: "settings"}[annotation]
 
 
 def format_default(value: Any) -> str:

@@ -32,6 +32,7 @@ Texts = Annotated[
     typer.Argument(metavar="[TEXT]...", help="Texts to process [default: standard input, one per line]."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once on each device; on a GPU, start NVIDIA's MPS first.")]
 Device = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[
     str | None,

@@ -12,6 +12,7 @@ from regard.cli.options import (
     Device,
     Engine,
     Gold,
+    Jobs,
     LabelColumn,
     Precision,
     Reference,
@@ -322,6 +323,7 @@ def ladder(
             "longer inputs than in training.",
         ),
     ] = False,
+    jobs: Jobs = 1,
     device: Device = "auto",
 ) -> None:
     """Train RNN to Universal Transformer on one recipe.
@@ -336,6 +338,6 @@ def ladder(
     if lengths:
         print(run_length_study(recipe, out, overrides=set_ or [], device=device))
         return
-    report, results = run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device)
-    print_table(results[0].results[0].name, HEADER, [result.row() for result in results])
+    report, results = run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device, jobs=jobs)
+    print_table(results[0].first.results[0].name, HEADER, [result.row() for result in results])
     print(report)

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import AsJson, Device, Set, app
+from regard.cli.options import AsJson, Device, Jobs, Set, app
 from regard.cli.output import print_json, print_table
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.studies.reproduce import Reproduction
-
-Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once on each device; on a GPU, start NVIDIA's MPS first.")]
 
 
 @app.command("lr-find")

@@ -5,6 +5,7 @@
 
 from regard.recipe.base import (
     Answering,
+    LadderSettings,
     Masking,
     OwnModel,
     Recipe,
@@ -122,6 +123,7 @@ __all__ = [
     "InitFrom",
     "LabelledData",
     "LabelledImageData",
+    "LadderSettings",
     "LanguageModel",
     "LoraSettings",
     "LstmDecoderModel",

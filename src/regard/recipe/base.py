@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from regard.recipe.data import TokenSettings
 from regard.recipe.image_models import EfficientNetEncoderModel, MapEncoderModel, VitModel
 from regard.recipe.images import BaseImageData, height_and_width
-from regard.recipe.settings import Count, Fraction, NonNegative, Settings
+from regard.recipe.settings import Count, Fraction, Natural, NonNegative, Seed, Settings
 from regard.recipe.training import DecodeSettings, TextTraining
 
 
@@ -68,6 +68,23 @@ class Recipe(Settings):
         """Return the recipe as TOML."""
         settings = self.model_dump(mode="json", exclude_none=True)
         return tomli_w.dumps({name: value for name, value in settings.items() if name != "score" or value})
+
+
+class LadderSettings(Settings):
+    """How `regard ladder` trains the models that it compares, so that none is trained with the settings of another."""
+
+    minutes: NonNegative = 0.0
+    """Training time of each model. Its steps follow from a short timing, alone on the device, before any is trained; warm-up and
+    evaluations keep their share of `train.steps`. 0 trains all models for `train.steps`."""
+    parameters: Natural = 0
+    """Choose the width of each model so that it has about this many parameters; 0 leaves the widths as they are."""
+    seeds: list[Seed] = []
+    """Train each model with these seeds. Default: the recipe's `seed`."""
+    models: list[str] = []
+    """The models to train, by the names of their run folders: rnn, rnn-with-attention, transformer … Default: all."""
+    rungs: dict[str, dict[str, Any]] = {}
+    """Settings of single models, by the same names: `rungs.rnn.train.optimizer.learning_rate = 3e-3`. A section with a `kind`
+    replaces the whole section."""
 
 
 class OwnModel(Settings):

@@ -23,6 +23,7 @@ from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import (
     AlgorithmWorld,
+    LadderSettings,
     Model,
     PairData,
     PairTokenSettings,
@@ -61,6 +62,8 @@ class TranslateRecipe(Recipe):
     data: PairData
     tokens: PairTokenSettings = PairTokenSettings()
     model: Model = TransformerModel()
+    ladder: LadderSettings | None = None
+    """How `regard ladder` trains this and other models."""
 
     @model_validator(mode="after")
     def check_ties(self) -> Self:
