@@ -25,9 +25,6 @@ DEV := $(VENV)/.dev
 SHARED := --dist loadfile --max-worker-restart 0
 # system tests of one demo, which is trained once, and those that measure time or have time limits: one after another
 ALONE := $(patsubst %,tests/system/test_%.py,demo site screenshots server torchrun)
-# the others share the cores, in this order: the longest first
-LONGEST := $(patsubst %,tests/system/test_%.py,training readme your_data)
-BESIDE := $(LONGEST) $(filter-out $(ALONE) $(LONGEST),$(sort $(shell grep -rl --include="test_*.py" --exclude-dir=torture mark.system tests)))
 
 # tests of kernels, CUDA graphs and images that run on a GPU where there is one
 GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
@@ -68,7 +65,7 @@ $(VENV)/.loggers: Makefile $(RUNTIME)
 system: dev $(VENV)/.loggers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --no-loadscope-reorder $(BESIDE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)
 	$(BIN)/pytest -m system -rfEs --tb=short $(ALONE)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs tests/torture
 
