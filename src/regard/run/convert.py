@@ -32,9 +32,9 @@ from regard.interop.verify import (
 from regard.layers.stack import Stack
 from regard.progress import track
 from regard.run.card import card, conversion_section, write_card
-from regard.run.export import export
 from regard.run.load import HUB_NAME, RUN_FILES, load_native
 from regard.tasks.base import Run
+from regard.tasks.shared.export import export
 from regard.tasks.shared.remote_code import MODELING_FILE, verify_remote_code, write_remote_code_folder
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights

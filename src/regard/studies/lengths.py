@@ -30,7 +30,7 @@ from regard.show.forward_pass.halting import HaltingSteps, halting_steps_of_exam
 from regard.studies.ladder import VariantResult, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.studies.variants import Variant, require_transformer
-from regard.tasks.base import EvaluationResult
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
 from regard.worlds.algorithms import CARRIES, AlgorithmPair, classify_carries
 
