@@ -15,6 +15,11 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 # models of other libraries that the tests watch, in a folder of their own: transformers imports any torchvision that it finds
 FOREIGN := torchvision==0.28.0 timm==1.0.30 open_clip_torch==3.3.0 diffusers==0.42.1 ftfy==6.3.1 wcwidth
+# loggers that make system tests offline, with what they need beyond the test tools (210 MB, half a minute)
+LOGGERS := wandb==0.28.2 sentry-sdk==2.75.0 mlflow-skinny==3.17.2 sqlalchemy==2.0.44 alembic==1.20.1 Mako==1.4.3 cryptography==50.0.2 \
+	cffi==2.1.1 pycparser==3.12 databricks-sdk==0.156.0 cachetools==7.3.1 sqlparse==0.6.1 python-dotenv==1.2.4 \
+	importlib_metadata==9.1.0 zipp==4.1.2 opentelemetry-sdk==1.45.2 opentelemetry-proto==1.45.2 \
+	opentelemetry-semantic-conventions==0.66b2 gitpython==3.2.1 gitdb==4.0.12 smmap==5.0.3
 DEV := $(VENV)/.dev
 # a killed worker fails its test by name; if it were restarted, the others would wait forever (pytest-xdist #1378)
 SHARED := --dist loadfile --max-worker-restart 0
@@ -53,7 +58,11 @@ check: dev
 test: check
 	$(BIN)/pytest -m "not system and not torture" -n auto $(SHARED)
 
-system: dev
+$(VENV)/.loggers: Makefile $(RUNTIME)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)/loggers $(LOGGERS)
+	touch $@
+
+system: dev $(VENV)/.loggers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,browser]"
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: the browser tests will be skipped"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m system -rfEs --tb=short -n logical $(SHARED) --ignore=tests/torture $(ALONE:%=--ignore=%)

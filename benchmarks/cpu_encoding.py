@@ -13,11 +13,14 @@ import torch
 from harness import MismatchError, parse_args, report, time_alternating
 from peers import to_transformers
 
+from regard.batches.ragged import Ragged
+from regard.batches.rows import encoder_inputs
+from regard.decoding.batching import batches_by_length
 from regard.interop.onnx import ONNX_FILE, write_onnx
 from regard.layers.quantized import convert_precision
 from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
-from regard.tasks.base import iterate_layers
+from regard.tasks.shared.embedding import EMBED_TOKENS_CPU
 from regard.tokens.special_tokens import SpecialTokens
 
 VOCABULARY, TEXTS = 30_522, 64
@@ -58,8 +61,9 @@ def main() -> None:
     def ours(network):
         """Return the vectors of each text, computed as in `regard embed`."""
         found = [None] * TEXTS
-        for numbers, layers in iterate_layers(network, texts, SpecialTokens(prefix=(), suffix=()), torch.device("cpu")):
-            for number, vectors in zip(numbers, layers[-1]):
+        for numbers in batches_by_length([len(text) for text in texts], EMBED_TOKENS_CPU):
+            inputs = encoder_inputs(Ragged.from_rows([texts[number] for number in numbers]), SpecialTokens(prefix=(), suffix=()))
+            for number, vectors in zip(numbers, network.hidden_states(**inputs)[-1]):
                 found[number] = vectors[: len(texts[number])]
         return found
 

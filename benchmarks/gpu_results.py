@@ -46,8 +46,11 @@ class PlannedRun:
         return f"{self.name}, seed {self.seed}"
 
 
-def read_plan(path: Path, out: Path, overrides: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs of a plan in its order, with their recipes checked; `overrides` apply to all of them."""
+def read_plan(path: Path, out: Path, overrides: Sequence[str], only: Sequence[str] = ()) -> list[PlannedRun]:
+    """Return the runs of a plan in its order, or those named and what they come after, with their recipes checked.
+
+    `overrides` apply to all of them.
+    """
     planned: list[PlannedRun] = []
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("runs", []):
         if unknown := set(entry) - FIELDS:
@@ -59,11 +62,18 @@ def read_plan(path: Path, out: Path, overrides: Sequence[str]) -> list[PlannedRu
             before = find_run(planned, entry["after"], seed, path) if "after" in entry else None
             filled = [str(one).replace("{after}", str(before and before.trial.folder)) for one in entry.get("set", [])]
             settings = (*filled, *overrides, f"seed={seed}")
-            read_recipe(recipe, settings)  # a mistake is reported before anything is trained
             after = () if before is None else (before.trial.folder,)
             planned.append(PlannedRun(name, seed, Trial(recipe, out / f"{name}-seed-{seed}", settings, after)))
+    if unknown := set(only) - {one.name for one in planned}:
+        raise UserError(f"--only {min(unknown)}: {path} has no run of this name")
+    chosen = {one.trial.folder for one in planned if not only or one.name in only}
+    for one in reversed(planned):
+        chosen |= set(one.trial.after) if one.trial.folder in chosen else set()
+    planned = [one for one in planned if one.trial.folder in chosen]
     if not planned:
         raise UserError(f"{path} has no [[runs]]")
+    for one in planned:  # a mistake is reported before anything is trained
+        read_recipe(one.trial.recipe, one.trial.overrides)
     return planned
 
 
@@ -142,19 +152,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/results"))
     parser.add_argument("--jobs", type=int, default=4, help="runs at once")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds; the checkpoints take up to 20 more")
-    parser.add_argument("--only", action="append", metavar="NAME", help="train these of the plan, and what they come after")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="train these of the plan, and what they come after"
+    )
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="override a setting of every recipe")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(arguments)
     try:
-        planned = read_plan(args.plan, args.out, args.overrides)
+        planned = read_plan(args.plan, args.out, args.overrides, args.only)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    if args.only:
-        chosen = {one.trial.folder for one in planned if one.name in args.only}
-        chosen |= {folder for one in planned if one.trial.folder in chosen for folder in one.trial.after}
-        planned = [one for one in planned if one.trial.folder in chosen]
     args.out.mkdir(parents=True, exist_ok=True)
     with multi_process_service(needed=args.device != "cpu" and torch.cuda.is_available()):
         states = run_trials(

@@ -106,7 +106,8 @@ def print_kernels(work: Work, number: int = 25) -> None:
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         work()
-    kernels = sorted(profiled.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    events = [event for event in profiled.key_averages() if event.self_device_time_total > 0]  # no calls of the runtime
+    kernels = sorted(events, key=lambda kernel: -kernel.self_device_time_total)
     kinds: dict[str, float] = {}
     for kernel in kernels:
         kinds[_kernel_kind(kernel.key)] = kinds.get(_kernel_kind(kernel.key), 0.0) + kernel.self_device_time_total / 1000

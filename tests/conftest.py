@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -153,6 +154,29 @@ def in_child():
         return errors or (f"exit status {status}" if status else "")
 
     return do
+
+
+@pytest.fixture(scope="session")
+def numbers_of():
+    """Return a function that counts (name, step, value), the values rounded."""
+    return lambda values: Counter((name, step, round(value, 4)) for name, step, value in values)
+
+
+@pytest.fixture(scope="session")
+def numbers_in_log(numbers_of):
+    """Return a function that counts each (name, step, value) in the log.jsonl of a run."""
+
+    def read(folder):
+        records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        return numbers_of(
+            (name, record["step"], value)
+            for record in records
+            if "event" not in record
+            for name, value in record.items()
+            if name not in ("time", "step", "best")
+        )
+
+    return read
 
 
 @pytest.fixture

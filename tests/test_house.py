@@ -34,6 +34,7 @@ UPWARDS = {
     ("explain/explanation.py", "show"),  # Explanation._repr_html_
     ("tasks/translate.py", "run"),  # TranslateRun.use_engine
     ("run/train.py", "plan"),  # train(task=…, train=…): a recipe that fits the data and the machine
+    ("run/build_loop.py", "plan"),  # which speed-ups pay depends on the time of a step
     ("run/evaluate.py", "show"),  # the figure of BLEU by length
 }
 """Imports inside a function that go against the order: a verb of a run that a later folder implements."""

@@ -123,6 +123,51 @@ def test_peft_gives_the_output_of_the_merged_model(trained, tmp_path, name):
     assert (plain - merged(ids).logits).abs().max() > 1e-3
 
 
+def adapt_a_run(root, model):
+    """Train a language model from scratch, then adapt it; return the adapted run."""
+    settings = {
+        "task": "language",
+        "data": {"world": {"number": 40, "held_out": 6}},
+        "tokens": {"size": 120},
+        "model": {"kind": "transformer", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "max_length": 64, **model},
+        "train": {"steps": 6, "evaluate_every": 6, "save_every": 6, "tokens_per_batch": 256},
+    }
+    train(settings, root / "own", device="cpu")
+    settings["train"] |= {
+        "init_from": {"run": str(root / "own")},
+        "lora": {"rank": 3, "layers": ["q_proj", "outer"]},
+        "optimizer": {"learning_rate": 0.05},
+    }
+    return train(settings, root / "adapted", device="cpu")
+
+
+def test_peft_gives_the_output_of_an_adapted_run_of_ours(tmp_path):
+    """The run that was adapted is written as a Hugging Face folder beside the adapter."""
+    peft = pytest.importorskip("peft")
+    run = adapt_a_run(tmp_path, {"preset": "gpt2"})
+    convert(run.folder, tmp_path / "adapter", to="peft", device="cpu")
+    convert(run.folder, tmp_path / "merged", device="cpu")
+    kind, ids = transformers.AutoModelForCausalLM, torch.randint(5, 60, (3, 9))
+    config = peft.PeftConfig.from_pretrained(tmp_path / "adapter")
+    assert config.base_model_name_or_path == str(tmp_path / "adapter" / "base")
+    plain = kind.from_pretrained(config.base_model_name_or_path).eval()
+    with torch.no_grad():
+        before = plain(ids).logits
+        merged = kind.from_pretrained(tmp_path / "merged").eval()(ids).logits
+        adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()(ids).logits
+    torch.testing.assert_close(adapted, merged, atol=1e-5, rtol=1e-5)
+    assert (before - merged).abs().max() > 1e-3
+
+
+def test_an_adapter_of_a_model_that_transformers_does_not_have_is_refused_with_the_cure(tmp_path):
+    run = adapt_a_run(tmp_path, {"positions": {"kind": "alibi"}})
+    with pytest.raises(
+        UserError, match=r"is not built like one \(.*alibi.*\); use --to hf, which has the adapter merged$"
+    ) as caught:
+        convert(run.folder, tmp_path / "adapter", to="peft", device="cpu")
+    assert "\n" not in str(caught.value) and not (tmp_path / "adapter").exists()
+
+
 def test_a_resumed_adaptation_equals_an_uninterrupted_one(trained, folders, tmp_path):
     _, whole = trained("gpt2")
     settings = recipe("gpt2", folders("gpt2"), tmp_path, steps=3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.attention.masks import NO_MASK, Mask
-from regard.layers.unpadding import MAX_FILLED, is_observed, run_without_padding
+from regard.layers.unpadding import MAX_FILLED, has_hooks, is_observed, run_without_padding
 from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
 
@@ -27,7 +27,7 @@ def test_packed_rows_give_the_vectors_of_padded_rows(stack, lengths):
 
     x, mask = torch.randn(3, 9, 16), Mask(lengths=torch.tensor(lengths))
     real = torch.arange(9) < mask.lengths[:, None]
-    found = run_without_padding(run, x, mask, pack=True)
+    found = run_without_padding(run, x, mask, may_pack=lambda: True)
     torch.testing.assert_close(found[real], stack._forward(x, mask)[real], atol=1e-5, rtol=1e-5)
     packed = sum(lengths) <= MAX_FILLED * 27
     assert seen[0][0] == ((1, sum(lengths)) if packed else (3, 9))
@@ -43,5 +43,21 @@ def test_observed_rows_stay_where_they_are(stack):
     assert is_observed(stack, x)
     hook.remove()
     shapes = []
-    run_without_padding(lambda x, mask: (shapes.append(x.shape), x)[1], x, mask, pack=False)
+    run_without_padding(lambda x, mask: (shapes.append(x.shape), x)[1], x, mask, may_pack=lambda: False)
     assert shapes == [(2, 9, 16)]
+
+
+@torch.no_grad()
+def test_rows_without_padding_are_not_searched_for_hooks():
+    """It takes the host as long as launching several layers."""
+    x, mask = torch.randn(2, 9, 16), Mask(lengths=torch.tensor([9, 9]))
+    run_without_padding(lambda x, mask: x, x, mask, may_pack=lambda: pytest.fail("asked"))
+
+
+def test_hooks_of_any_part_are_found(stack):
+    for part in stack.modules():
+        for register in (part.register_forward_hook, part.register_forward_pre_hook):
+            assert not has_hooks(stack)
+            hook = register(lambda *_: None)
+            assert has_hooks(stack)
+            hook.remove()

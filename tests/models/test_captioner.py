@@ -266,3 +266,12 @@ def test_frozen_encoder_does_not_change():
     model(pixels, target).sum().backward()
     assert all(p.grad is None for p in model.encoder.network.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.encoder.network.state_dict().items())
+
+
+def test_an_efficientnet_that_ends_earlier_takes_the_first_blocks_of_the_whole_one():
+    whole = {f"encoder.network.{name}": tensor for name, tensor in EfficientNet().state_dict().items()}
+    model = build("efficientnet")
+    ours = {f"encoder.network.{name}" for name in model.encoder.network.state_dict()}
+    taken = model.adapt_weights({**whole, "decoder.x": torch.zeros(1)})
+    assert taken.keys() == {*ours, "decoder.x"} and ours < whole.keys()
+    assert build("cnn").adapt_weights(whole) == whole

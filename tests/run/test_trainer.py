@@ -16,7 +16,8 @@ from regard.corpus.dataset import read_dataset
 from regard.errors import Interrupted, UserError
 from regard.models.gpt import Gpt
 from regard.recipe import DecoderModel, Regularization
-from regard.run.train import make_batches, train
+from regard.run.build_loop import make_batches
+from regard.run.train import train
 from regard.run.trainer import Trainer
 from regard.training import checkpoint
 from regard.training.callbacks import Callback

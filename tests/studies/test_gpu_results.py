@@ -56,6 +56,10 @@ def test_a_plan_is_read_in_order_with_the_folder_of_the_run_before(script, plan,
     assert second.trial.after == third.trial.after == (first.trial.folder,)
     start = f"train.init_from.run={first.trial.folder}"
     assert third.trial.overrides == (start, "train.steps=3", "train.log_every=7", "seed=2")
+    assert script.read_plan(plan, tmp_path / "out", ["train.log_every=7"], ["second"]) == [first, second, third]
+    assert script.read_plan(plan, tmp_path / "out", ["train.log_every=7"], ["first"]) == [first]
+    with pytest.raises(UserError, match=r"--only third: .* has no run of this name"):
+        script.read_plan(plan, tmp_path / "out", [], ["third"])
 
 
 @pytest.mark.parametrize(

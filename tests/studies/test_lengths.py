@@ -18,7 +18,7 @@ from regard.run.card import card
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.show.figures.halting_steps import HaltingColumn, halting_figure, halting_matrix, halting_text
-from regard.show.forward_pass.halting import count_halting_steps, halting_steps_by_position, show_halting_steps
+from regard.show.forward_pass.halting import count_halting_steps, halting_steps_of_examples, mean_at_positions, show_halting_steps
 from regard.studies.ladder import run_ladder
 from regard.studies.lengths import SIZE_TOLERANCE, match_parameters, run_length_study
 from regard.studies.report import count_parameters
@@ -175,7 +175,7 @@ def test_halting_steps_are_those_of_decoding(universal_run):
     assert taken == spoken.steps
 
 
-def test_mean_halting_steps_are_over_all_tokens_and_at_each_position(universal_run):
+def test_halting_steps_of_examples_are_those_of_single_sentences(universal_run):
     """Computed one sentence at a time, without padding."""
     pairs = universal_run.data.valid
     steps = ([], [])
@@ -184,15 +184,26 @@ def test_mean_halting_steps_are_over_all_tokens_and_at_each_position(universal_r
         steps[0].append(universal_run.model.encoder.steps[0].tolist())
         steps[1].append(universal_run.model.decoder.steps[0].tolist())
     assert len({len(target) for target in pairs.target}) > 1 and len({len(source) for source in pairs.source}) > 1
-    found = halting_steps_by_position(universal_run, pairs)
-    for mean, positions, rows in zip(found[:2], found[2:], steps):
-        assert mean == pytest.approx(statistics.mean(n for row in rows for n in row))
-        assert positions == pytest.approx([statistics.mean(column) for column in columns_of(rows)])
+    assert halting_steps_of_examples(universal_run, pairs) == steps
 
 
-def columns_of(rows):
-    """Return the values at each position of rows of different lengths."""
-    return [[row[i] for row in rows if i < len(row)] for i in range(max(map(len, rows)))]
+def test_mean_at_positions_is_over_the_rows_that_are_long_enough():
+    assert mean_at_positions([[1, 2, 3], [3], [2, 4]]) == [2, 3, 3]
+
+
+def test_steps_by_carry_are_means_over_the_digits_of_the_sums(ladder, universal_run):
+    """A digit as the sum of the digits below it would have it, without the rule of carries."""
+    found = json.loads((ladder / "ladder.json").read_text())[1]["steps"]["length 5"]["carries"]
+    pairs, taken = universal_run.data.tests["length 5"], {}
+    for source, target, steps in zip(pairs.source, pairs.target, halting_steps_of_examples(universal_run, pairs).target):
+        a, b = map(int, source.split("+"))
+        for place in range(5):
+            below, here = 10**place, (a // 10**place % 10) + (b // 10**place % 10)
+            carry = a % below + b % below >= below
+            kind = "carry through 9" if carry and here == 9 else "carry" if carry else "no carry"
+            taken.setdefault(kind, []).append(steps[len(target) - 1 - place])
+    assert found == pytest.approx({kind: statistics.mean(some) for kind, some in taken.items()}) and len(found) > 1
+    assert "Steps of the digits of a sum" in (ladder / "ladder.html").read_text()
 
 
 def test_halting_matrix_shows_the_mean_at_each_position_of_each_length(ladder):

@@ -302,6 +302,14 @@ def test_hard_negatives_of_training_are_false_of_their_own_image(tmp_path):
     for texts, image in zip(negatives, examples.gold, strict=True):
         assert len(set(texts)) == 3 * NEGATIVES_EPOCHS
         assert not any(shapes.is_true(shapes.parse_caption(text), image.scene, margin=0) for text in texts)
+    shown = [
+        kind in {shape.kind for shape in image.scene.shapes}
+        for texts, image in zip(negatives, examples.gold)
+        for kind in shapes.KINDS
+        for text in texts
+        if kind in text.split()
+    ]
+    assert sum(shown) > 0.6 * len(shown), "near misses: most of the kinds that they name are in the image"
     rows, _ = run._training_rows(examples)
     for epoch in range(2):
         ids = list(map(list, rows.captions.take(rows.chosen_captions(np.arange(60), seed, epoch), seed, epoch)))

@@ -1,11 +1,10 @@
 """Loggers: each service gets every number of log.jsonl once, a resumed run continues there, a missing package is named.
 
-Weights & Biases and MLflow are tested with stand-ins that record their calls, and, where they are installed, offline.
+Weights & Biases and MLflow are stand-ins that record their calls; tests/system/test_logger_packages.py has the packages.
 """
 
 import json
 import sys
-from collections import Counter
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from regard.errors import Interrupted, UserError
 from regard.run.train import train
 from regard.training.callbacks import Callback
-from regard.training.loggers import RUN_IDS, import_package
+from regard.training.loggers import RUN_IDS
 
 TINY = {
     "data": {"world": {"number": 60, "held_out": 10}},
@@ -35,22 +34,6 @@ def train_in_two_parts(logger, folder):
     with pytest.raises(Interrupted):
         train(recipe, folder, device="cpu", callbacks=[Interrupting()])
     train(folder, device="cpu", resume=True)
-
-
-def numbers(folder):
-    """Return how often each (name, step, value) is in log.jsonl."""
-    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return Counter(
-        (name, record["step"], round(value, 4))
-        for record in records
-        if "event" not in record
-        for name, value in record.items()
-        if name not in ("time", "step", "best")
-    )
-
-
-def rounded(values):
-    return Counter((name, step, round(value, 4)) for name, step, value in values)
 
 
 class StandInRun(SimpleNamespace):
@@ -77,9 +60,9 @@ def wandb(monkeypatch):
     return module
 
 
-def test_wandb_gets_every_number_once_and_a_resumed_run_continues(wandb, tmp_path):
+def test_wandb_gets_every_number_once_and_a_resumed_run_continues(wandb, numbers_of, numbers_in_log, tmp_path):
     train_in_two_parts("wandb", tmp_path / "run")
-    assert rounded(wandb.seen) == numbers(tmp_path / "run")
+    assert numbers_of(wandb.seen) == numbers_in_log(tmp_path / "run")
     assert [given["id"] for given in wandb.inits] == [None, "abc123"] and wandb.exits == [1, 0]
     assert wandb.inits[0]["config"]["train"]["steps"] == 6 and wandb.inits[0]["name"] == "run"
     assert json.loads((tmp_path / "run" / RUN_IDS).read_text()) == {"wandb": "abc123"}
@@ -124,7 +107,7 @@ class StandInClient:
         self.module.seen += [(one.key, one.step, one.value) for one in metrics]
 
 
-def test_mlflow_gets_every_number_once_and_a_resumed_run_continues(monkeypatch, tmp_path):
+def test_mlflow_gets_every_number_once_and_a_resumed_run_continues(monkeypatch, numbers_of, numbers_in_log, tmp_path):
     module = ModuleType("mlflow")
     module.experiments, module.states, module.params, module.seen = [], [], {}, []
     module.exceptions = SimpleNamespace(MlflowException=ConnectionError)
@@ -135,19 +118,19 @@ def test_mlflow_gets_every_number_once_and_a_resumed_run_continues(monkeypatch, 
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "attention")
     train_in_two_parts("mlflow", tmp_path / "run")
-    assert rounded(module.seen) == numbers(tmp_path / "run")
+    assert numbers_of(module.seen) == numbers_in_log(tmp_path / "run")
     assert module.experiments == ["attention"] and module.params["train.steps"] == "6"
     assert module.states == [("run run", "FAILED"), ("run run", "RUNNING"), ("run run", "FINISHED")]
 
 
-def test_tensorboard_shows_every_number_of_the_log(tmp_path):
+def test_tensorboard_shows_every_number_of_the_log(numbers_in_log, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train_in_two_parts("tensorboard", tmp_path / "run")
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     seen = [(name, one.step, one.value) for name in events.Tags()["scalars"] for one in events.Scalars(name)]
-    expected = {key[:2] for key in numbers(tmp_path / "run")}
+    expected = {key[:2] for key in numbers_in_log(tmp_path / "run")}
     assert {(name, step) for name, step, _ in seen} == expected and len(seen) == len(expected)
 
 
@@ -158,32 +141,3 @@ def test_a_missing_package_is_named_with_its_cure_before_anything_is_written(nam
     with pytest.raises(UserError, match=rf'train.log = \["{name}"\] .*: pip install "regard\[{extra}\]"$'):
         train(recipe, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
-
-
-def installed(name):
-    """Skip a test in words if a package is not installed."""
-    try:
-        return import_package(name, name)
-    except UserError as error:
-        pytest.skip(f"not tested with the package itself, only with a stand-in: {error}")
-
-
-def test_wandb_offline_keeps_one_run_id(monkeypatch, tmp_path):
-    installed("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    train_in_two_parts("wandb", tmp_path / "run")
-    run_id = json.loads((tmp_path / "run" / RUN_IDS).read_text())["wandb"]
-    parts = list((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    assert parts and all(part.name.endswith(f"-{run_id}") for part in parts)
-    assert list(parts[0].glob(f"run-{run_id}.wandb"))
-
-
-def test_mlflow_in_a_local_store_has_every_number(monkeypatch, tmp_path):
-    mlflow = installed("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    train_in_two_parts("mlflow", tmp_path / "run")
-    client, run_id = mlflow.MlflowClient(), json.loads((tmp_path / "run" / RUN_IDS).read_text())["mlflow"]
-    run = client.get_run(run_id)
-    assert run.info.status == "FINISHED" and run.data.params["train.steps"] == "6"
-    seen = [(name, one.step, one.value) for name in run.data.metrics for one in client.get_metric_history(run_id, name)]
-    assert rounded(seen) == numbers(tmp_path / "run")

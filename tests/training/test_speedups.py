@@ -13,7 +13,7 @@ from torch import nn
 from regard.batches.batch import Batch
 from regard.models.universal import UniversalTransformer
 from regard.recipe import Training
-from regard.run.train import LENGTH_MULTIPLE, choose_batches
+from regard.run.build_loop import LENGTH_MULTIPLE, choose_batches
 from regard.training.cuda_graphs import MAX_GRAPHS, WARMUP_CALLS, CudaGraphedStep
 from regard.training.speedups import (
     MIN_GRAPH_STEPS,

@@ -14,6 +14,7 @@ from regard.worlds.algorithms import (
     SPLITS,
     AlgorithmPair,
     assign_split,
+    classify_carries,
     count_available,
     count_sources,
     enumerate_sources,
@@ -108,6 +109,20 @@ def test_digit_order_and_padding_change_only_how_a_sum_is_written(seed, split, l
 )
 def test_written_sums(order, pad, source, target):
     assert write_sum(AlgorithmPair("123+45", "168"), order, pad) == AlgorithmPair(source, target)
+
+
+@pytest.mark.parametrize(
+    "order, source, target, carries",
+    [
+        ("plain", "159+745", "904", ["carry", "carry through 9", "no carry"]),
+        ("reverse_target", "159+745", "409", ["no carry", "carry through 9", "carry"]),
+        ("reverse", "9510+5470", "40900", ["no carry", "carry through 9", "carry", "", ""]),
+        ("plain", "99+1", "100", ["", "carry through 9", "no carry"]),
+        ("plain", "0+0", "0", ["no carry"]),
+    ],
+)
+def test_carries_into_each_digit(order, source, target, carries):
+    assert classify_carries(AlgorithmPair(source, target), order) == carries
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)

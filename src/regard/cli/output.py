@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from regard.scoring import Confusion
-    from regard.tasks.base import EvaluationResult
     from regard.tasks.language import GeneratedText, TextStream
+    from regard.tasks.task import EvaluationResult
     from regard.tasks.translate import Translation
 
 CLASS_ROWS, ERROR_ROWS, MATRIX_WIDTH = 20, 10, 100

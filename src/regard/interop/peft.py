@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files import atomic_folder, require_new_folder
-from regard.interop.convert import is_huggingface_folder, run_family
+from regard.interop.convert import run_family, write_huggingface_folder
 from regard.interop.family_rules import TensorRule
 from regard.layers.lora import is_adapter
 from regard.recipe import LoraSettings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ADAPTER_FILE = "adapter.safetensors"
 """The file of a run folder with everything that was trained: the adapters, and the weights that the base model does not have."""
+BASE_FOLDER = "base"
 TASK_TYPES = {
     "classify": "SEQ_CLS",
     "regress": "SEQ_CLS",
@@ -35,15 +36,26 @@ Chunks = list[tuple[TensorRule, Tensor, Tensor]]
 """The chunks of one of their layers that are adapted: the rule of our weight, A (r, inputs) and B (outputs, r)."""
 
 
-def write_peft_adapter(run: "Run", path: str | Path) -> Path:
-    """Write a folder that `PeftModel.from_pretrained(base_model, path)` opens."""
+def adapted_run(run: "Run") -> str:
+    """Return the path of the run or Hugging Face folder that a LoRA run adapts."""
     lora, source = run.recipe.train.lora, run.recipe.train.init_from
     if lora is None or source is None or not (run.folder / ADAPTER_FILE).is_file():
         raise UserError(f"{run.folder} was not trained with train.lora, so it has no adapter; use --to hf for the whole model")
-    if not is_huggingface_folder(Path(source.run)):
-        raise UserError(f"{run.folder} adapts {source.run}, which is not a Hugging Face folder; use --to hf for the whole model")
+    return source.run
+
+
+def write_peft_adapter(run: "Run", path: str | Path, base: "Run | None" = None) -> Path:
+    """Write a folder that `PeftModel.from_pretrained(base_model, path)` opens. If the run adapts another run, `base`, this is
+    written too, as the Hugging Face folder `path/base`."""
+    source, lora = adapted_run(run), cast(LoraSettings, run.recipe.train.lora)
     folder = require_new_folder(path)
-    family, name, settings = run_family(run)
+    try:
+        family, name, settings = run_family(run)
+    except UserError as error:
+        raise UserError(
+            f"PEFT adapts models of transformers, and {run.folder} is not built like one ({error}); "
+            "use --to hf, which has the adapter merged"
+        ) from None
     architecture = family.architectures[name]
     layers: dict[str, Chunks] = defaultdict(list)
     tensors: dict[str, Tensor] = {}
@@ -69,12 +81,14 @@ def write_peft_adapter(run: "Run", path: str | Path) -> Path:
     transposed = any(rule.transposed for chunks in layers.values() for rule, *_ in chunks)
     config = {
         "task_type": TASK_TYPES.get(run.recipe.task),
-        "base_model_name_or_path": source.run,
+        "base_model_name_or_path": source if base is None else str(folder.resolve() / BASE_FOLDER),
         "fan_in_fan_out": transposed,
         "modules_to_save": saved or None,
         **adapter_config(lora, ranks),
     }
     with atomic_folder(folder) as aside:
+        if base is not None:
+            write_huggingface_folder(base, aside / BASE_FOLDER)
         (aside / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, aside / "adapter_model.safetensors")
     return folder

@@ -82,8 +82,12 @@ class Stack(nn.Module):
         `position_offsets` (B,) are the first positions of the rows, 0 by default."""
         alone = caches is None and sources is None and states is None and position_offsets is None
         if alone and knows_lengths(x, mask):
-            pack = self.sees_everything and not is_observed(self, x)
-            return run_without_padding(lambda x, mask: self._forward(x, mask), x, mask, pack=pack)
+            return run_without_padding(
+                lambda x, mask: self._forward(x, mask),
+                x,
+                mask,
+                may_pack=lambda: self.sees_everything and not is_observed(self, x),
+            )
         return self._forward(x, mask, caches, sources, states, position_offsets)
 
     def _forward(

@@ -21,6 +21,7 @@ from regard.layers.embedding import TokenEmbedding
 from regard.layers.recurrent import RecurrentLayers, RecurrentState
 from regard.layers.stack import Stack
 from regard.layers.state import DecoderState, prefill
+from regard.models.efficientnet import EfficientNetFeatureMap
 from regard.models.image_encoders import build_image_encoder
 from regard.models.transformer import init_xavier
 
@@ -41,6 +42,11 @@ class Captioner(nn.Module):
         self.settings = settings
         self.grid = settings.encoder.grid(size)
         self.encoder = build_image_encoder(settings.encoder, size, regularize)
+
+    def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of another model for this one, whose image encoder may end earlier."""
+        encoder = self.encoder
+        return encoder.adapt_weights(weights, "encoder") if isinstance(encoder, EfficientNetFeatureMap) else weights
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Return the feature map of each image: (B, S, D)."""

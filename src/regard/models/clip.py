@@ -15,6 +15,7 @@ from regard.attention.masks import Mask
 from regard.errors import UserError
 from regard.layers.stack import Stack
 from regard.models.bert import Pooling
+from regard.models.efficientnet import EfficientNetFeatureMap
 from regard.models.gpt import build_stack, init_normal
 from regard.models.image_encoders import build_image_encoder
 from regard.models.vit import Size, VitEncoder, resize_position_table
@@ -85,7 +86,9 @@ class Clip(nn.Module):
         self.image.resize(size)
 
     def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of another model for this one, which may have another image size."""
+        """Return the weights of another model for this one, which may have another image size, or end earlier."""
+        if isinstance(self.image, EfficientNetFeatureMap):
+            return self.image.adapt_weights(weights, "image")
         return resize_position_table(weights, POSITION_TABLE, self.image) if isinstance(self.image, VitEncoder) else weights
 
     def scale(self) -> Tensor:

@@ -101,6 +101,11 @@ class EfficientNetFeatureMap(ImageFeatureMap):
             self.network.eval()
         return self
 
+    def adapt_weights(self, weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+        """Return the weights of another model without the blocks after this one's last, which it may have as module `name`."""
+        ours = {f"{name}.network.{known}" for known in self.network.state_dict()}
+        return {known: w for known, w in weights.items() if known in ours or not known.startswith(f"{name}.network.")}
+
     def channels(self, pixels: Tensor) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             return self.network(self.normalize(pixels).to(self.network.stem[0].weight.dtype))

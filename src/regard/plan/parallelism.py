@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from regard.plan.throughput import H200
+
 if TYPE_CHECKING:
     from regard.plan.planner import Plan
 
@@ -30,10 +32,10 @@ class GpuCluster:
     name: str = "H200"
     gpus_per_node: int = 8
     memory: float = 141e9
-    speed: float = 790e12
+    speed: float = H200.speed
     """FLOP/s in large bf16 matrix products."""
-    utilisation: float = 0.31
-    """The fraction of that speed which base reaches on one GPU, compiled and with CUDA graphs."""
+    utilisation: float = H200.utilisation
+    """The fraction of that speed which training reaches on one GPU, compiled and with CUDA graphs."""
     node_bandwidth: float = 360e9
     """Bytes per second that a GPU sends within its node: 80% of NVLink's 450 GB/s."""
     network_bandwidth: float = 40e9

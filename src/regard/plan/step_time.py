@@ -19,7 +19,7 @@ from regard.plan.planner import Plan, build_on_meta
 from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
 from regard.tasks import recipe_task
-from regard.tasks.base import Task
+from regard.tasks.task import Task
 from regard.training.cuda_graphs import side_stream
 from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy

@@ -137,7 +137,7 @@ class ContrastiveTraining(ImageTraining):
 
     images_per_batch: int = Field(256, ge=2, le=2**20)
     """Pairs in the contrastive loss; on several devices, those of all devices together."""
-    hard_negatives: Natural = 0
+    hard_negatives: int = Field(0, ge=0, le=64)
     """Contrast every image of a batch also with so many captions of each that are false by one change (hard negatives; NegCLIP,
     Yuksekgonul et al. 2023); for the world of shapes, which makes such captions."""
     regularize: ContrastiveRegularization = ContrastiveRegularization()

@@ -17,10 +17,10 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
-from regard.interop.convert import has_family, open_huggingface_folder, write_huggingface_folder
+from regard.interop.convert import has_family, is_huggingface_folder, open_huggingface_folder, write_huggingface_folder
 from regard.interop.efficientnet import PACKAGE, load_packaged_weights
 from regard.interop.equivalent import sines_first_order
-from regard.interop.peft import write_peft_adapter
+from regard.interop.peft import adapted_run, write_peft_adapter
 from regard.interop.verify import (
     ConversionProof,
     ParityInputs,
@@ -32,9 +32,9 @@ from regard.interop.verify import (
 from regard.layers.stack import Stack
 from regard.progress import track
 from regard.run.card import card, conversion_section, write_card
-from regard.run.export import export
 from regard.run.load import HUB_NAME, RUN_FILES, load_native
 from regard.tasks.base import Run
+from regard.tasks.shared.export import export
 from regard.tasks.shared.remote_code import MODELING_FILE, verify_remote_code, write_remote_code_folder
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.training.checkpoint import write_weights
@@ -68,11 +68,13 @@ def convert(
     elif to == "peft":
         if verify:
             raise UserError("--verify compares whole models; convert --to hf --verify, which has the adapter merged")
-        folder, proof = write_peft_adapter(run, out), None
+        base = Path(adapted_run(run))
+        ours = None if is_huggingface_folder(base) else load_native(base, device=device)
+        folder, proof = write_peft_adapter(run, out, ours), None
     else:
         samples = verification_inputs(run)
-        ours = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None
-        folder, proof = export(run, out, to, samples, model_inputs(run, samples), ours, verify=verify)
+        outputs = model_outputs(run, samples, generates_text(run)) if verify and to == "ctranslate2" else None
+        folder, proof = export(run, out, to, samples, model_inputs(run, samples), outputs, verify=verify)
     conversion = {"to": to, "from": Path(source).name, **(proof.to_json() if proof else {})}
     atomic_write(folder / "README.md", converted_card(run, folder, conversion))
     if run._huggingface is None and proof is not None:

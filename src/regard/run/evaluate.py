@@ -12,10 +12,11 @@ from regard.files import atomic_write, file_name, writing_into
 from regard.progress import show_progress
 from regard.run.evaluation_sets import select_sets
 from regard.scoring import TranslationMetric, open_metric
-from regard.tasks.base import ComparisonRow, EvaluationResult, Run
+from regard.tasks.base import Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
 from regard.tasks.starters.starter import StarterOptions
+from regard.tasks.task import ComparisonRow, EvaluationResult
 from regard.tasks.translate import TranslateRun
 from regard.training.log import note
 

@@ -18,7 +18,8 @@ from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingfa
 from regard.recipe import Answering, PairTokenSettings, Recipe
 from regard.recipe.images import height_and_width
 from regard.tasks import find_task, load_run_folder
-from regard.tasks.base import ModelSettings, Run, Task
+from regard.tasks.base import Run
+from regard.tasks.task import ModelSettings, Task
 from regard.tasks.transformers_models import open_with_transformers
 from regard.training.checkpoint import load_weights, named_weights
 

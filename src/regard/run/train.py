@@ -5,29 +5,25 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import distributed, tasks
 from regard.batches.batches import Batches
 from regard.batches.language_rows import PackedRows
 from regard.batches.mixture import MixtureRows
-from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset, read_dataset
-from regard.corpus.examples import Examples
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder, require_plain_folder
 from regard.hardware import choose_device, hardware
-from regard.interop.convert import is_huggingface_folder
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import merge_lora
-from regard.recipe import OwnModel, Recipe, apply_override, read_settings
+from regard.recipe import Recipe, apply_override, read_settings
+from regard.run.build_loop import build_loop
 from regard.run.load import load_native
 from regard.run.resume import (
     DEFAULT_OPTIONS,
@@ -37,31 +33,19 @@ from regard.run.resume import (
     resume_from_checkpoint,
     training_inputs,
 )
-from regard.tasks.base import Run, Task
+from regard.tasks.base import Run
 from regard.tasks.shared.data_record import write_data_record
+from regard.tasks.task import Task
 from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback
-from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
 from regard.training.log import Log, note
 from regard.training.loggers import RUN_IDS, make_loggers
-from regard.training.loop import TrainingLoop
 from regard.training.precision import choose_precision, deterministic_algorithms
 from regard.training.signals import catch_signals
-from regard.training.speedups import (
-    COMPILE_GAIN_MIXED,
-    COMPILE_GAIN_UNIFORM,
-    Speedups,
-    TrainingWork,
-    capture_obstacle,
-    choose_speedups,
-    replayed_fraction,
-)
 
 if TYPE_CHECKING:
     from regard.plan.own_data import DataOptions
 
-LENGTH_MULTIPLE = 8
-"""With CUDA graphs, rows are padded to a multiple of this, so that shapes recur."""
 RecipeSource = Recipe | Mapping[str, object] | str | Path
 """A recipe, its settings, or the path of its TOML file."""
 TOO_LONG_DONE = {"drop": "dropped", "truncate": "truncated", "split": "split"}
@@ -237,51 +221,6 @@ def train_run(
     return load_native(folder, device=str(device))
 
 
-class BuiltLoop(NamedTuple):
-    """A run that is about to be trained, with its training loop."""
-
-    run: Run
-    loop: TrainingLoop
-    num_too_long: int
-    """Training examples that were too long."""
-    speedups: Speedups
-
-
-def build_loop(
-    task: Task,
-    settings: Recipe,
-    data: Dataset[Any],
-    folder: Path,
-    device: torch.device,
-    log: Log,
-    inputs: Mapping[str, object] = MappingProxyType({}),
-    callbacks: Sequence[Callback] = (),
-) -> BuiltLoop:
-    """Build the model of a prepared run folder, its batches and its training loop."""
-    torch.manual_seed(settings.seed)
-    run = task.run(task, folder, settings, device)
-    run.data = data
-    with distributed.local_first():
-        rows, num_too_long = run._training_rows(data.train)
-        valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-    batches, speedups = choose_batches(run, rows)
-    initialize(run, log)
-    loop = TrainingLoop(
-        run.model,
-        task.loss(run),
-        batches,
-        settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
-        seed=settings.seed,
-        folder=folder / "checkpoints",
-        log=log,
-        evaluate=lambda model: validate(run, model, data.valid, valid),
-        maximize=task.metrics,
-        inputs=inputs,
-        callbacks=callbacks,
-    )
-    return BuiltLoop(run, loop, num_too_long, speedups)
-
-
 def prepare_folder(
     task: Task, settings: Recipe, data: Dataset[Any], folder: Path, options: ResumeOptions, log: Log
 ) -> tuple[Path | None, dict[str, Any]]:
@@ -299,69 +238,6 @@ def prepare_folder(
         if options.overrides:
             atomic_write(folder / "recipe.toml", settings.to_toml())
     return found, inputs
-
-
-def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
-    """Return the batches of this rank and the speed-ups of its steps; with CUDA graphs, rows are padded so that shapes recur."""
-    settings, padded = run.recipe.train, make_batches(run, rows, LENGTH_MULTIPLE)
-    work = TrainingWork(run.device.type, settings.steps)
-    if isinstance(run.recipe.model, OwnModel):
-        work = replace(work, obstacle="it is not known whether your model allows them: set train.cuda_graphs or train.compile")
-    elif run.device.type == "cuda":
-        from regard.plan.planner import estimate_step_seconds
-
-        work = replace(
-            work,
-            step_seconds=estimate_step_seconds(run, padded.mean_lengths()),
-            replayed_fraction=replayed_fraction(padded.shape_counts().values(), settings.steps),
-            obstacle=capture_obstacle(run.model, parallel.resolve_parallel(settings)),
-            compile_gain=COMPILE_GAIN_UNIFORM if padded.has_uniform_length() else COMPILE_GAIN_MIXED,
-        )
-    speedups = choose_speedups(settings, work)
-    return padded if speedups.cuda_graphs else make_batches(run, rows), speedups
-
-
-def make_batches(run: Run, rows: Rows, pad_to_multiple_of: int = 1) -> Batches:
-    """Return the batches of this rank."""
-    settings = run.recipe.train
-    return Batches(
-        rows,
-        settings.budget(run._max_positions),
-        run.recipe.seed,
-        rank=distributed.rank(),
-        world_size=distributed.world_size(),
-        pad_to_multiple_of=pad_to_multiple_of,
-    )
-
-
-def initialize(run: Run, log: Log) -> None:
-    """Load the weights and word vectors that the recipe names, freeze what it says, and add adapters."""
-    settings = run.recipe.train
-    if (vectors := getattr(run.recipe.model, "vectors", None)) is not None:
-        path, table = Path(run.recipe.data.root, vectors.file), run.model.token_embedding
-        load_word_vectors(table, path, run.tokenizers[0].pieces(range(table.num_embeddings)), log)
-        table.weight.requires_grad_(not vectors.frozen)
-    loaded: set[str] = set()
-    if settings.init_from is not None:
-        source = Path(settings.init_from.run)
-        theirs = (
-            checkpoint.named_weights(load_native(source, device="cpu").model)
-            if is_huggingface_folder(source)
-            else checkpoint.read_weights(source / "model.safetensors")
-        )
-        loaded = load_initial_weights(run.model, theirs, settings.init_from, log)
-    freeze(run.model, settings.freeze)
-    if settings.lora is not None:
-        adapt(run.model, settings.lora, loaded)
-
-
-def validate(run: Run, model: nn.Module, examples: Examples, rows: Rows) -> dict[str, float]:
-    """Return the validation metrics of a model in place of the run's own."""
-    trained, run.model = run.model, model
-    try:
-        return run._validate(examples, rows)
-    finally:
-        run.model = trained
 
 
 def write_final_weights(run: Run, weights: dict[str, Tensor]) -> None:

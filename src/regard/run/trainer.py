@@ -17,7 +17,8 @@ from regard.errors import UserError
 from regard.recipe import OwnModel
 from regard.run.load import load_native
 from regard.run.train import RecipeSource, train
-from regard.tasks.base import EvaluationResult, Run, Task
+from regard.tasks.base import Run
+from regard.tasks.task import EvaluationResult, Task
 from regard.training.callbacks import Callback
 from regard.training.losses import Objective
 

@@ -22,8 +22,8 @@ from regard.show.figures.matrix import attention_matrix
 from regard.show.training_view import TrainingView
 from regard.studies.report import count_parameters, write_report
 from regard.tasks import parse_recipe, read_recipe
-from regard.tasks.base import EvaluationResult
 from regard.tasks.shared.gold import align_gold, best_alignment_head
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun
 
 EXAMPLES = 5

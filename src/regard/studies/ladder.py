@@ -27,7 +27,7 @@ from regard.studies.report import count_parameters, write_report
 from regard.studies.sweep import SeedScores
 from regard.studies.trials import run_trials, visible_devices
 from regard.studies.variants import Variant, ablation_variants, ladder_variants, merge_settings, require_transformer
-from regard.tasks.base import EvaluationResult
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun
 
 HEADER = ["", "BLEU", "longest third", "alignment error", "perplexity", "parameters", "training"]

@@ -23,7 +23,8 @@ from regard.files import atomic_write
 from regard.hardware import choose_device, hardware
 from regard.plan.planner import build_on_meta
 from regard.recipe import LadderSettings, Recipe
-from regard.run.train import build_loop, read_data
+from regard.run.build_loop import build_loop
+from regard.run.train import read_data
 from regard.studies.report import count_parameters
 from regard.studies.trials import Trial
 from regard.studies.variants import Variant, merge_settings

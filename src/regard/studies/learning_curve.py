@@ -26,9 +26,9 @@ from regard.show.figures.curves import learning_curve_figure
 from regard.show.figures.html_pages import HtmlReport
 from regard.studies.report import write_report
 from regard.studies.sweep import SEED, GridPoint, SeedScores, make_grid, run_sweep
-from regard.tasks.base import Task
 from regard.tasks.shared.data_record import DATA_FILE
 from regard.tasks.shared.run_folder import read_json
+from regard.tasks.task import Task
 
 LIMIT = "data.limit"
 """A setting whose value 0 stands for all examples."""

@@ -9,6 +9,7 @@ them.
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, cast
 
 import torch
@@ -25,12 +26,13 @@ from regard.scoring import compare_accuracy
 from regard.show.figures.curves import score_over_length
 from regard.show.figures.halting_steps import halting_matrix
 from regard.show.figures.html_pages import HtmlReport
-from regard.show.forward_pass.halting import HaltingMeans, halting_steps_by_position
+from regard.show.forward_pass.halting import HaltingSteps, halting_steps_of_examples, mean_at_positions
 from regard.studies.ladder import VariantResult, run_variant
 from regard.studies.report import count_parameters, write_report
 from regard.studies.variants import Variant, require_transformer
-from regard.tasks.base import EvaluationResult
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun, exact_matches
+from regard.worlds.algorithms import CARRIES, AlgorithmPair, classify_carries
 
 SIZE_TOLERANCE = 0.05
 """The largest difference in parameters, as a fraction."""
@@ -112,6 +114,7 @@ def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, 
         ],
         tables=[
             ("Exact matches in percent, by length", header, _rows(plain, universal, p_values, steps, world.longest)),
+            *_carry_table(universal, steps),
             ("Sizes", ["", "parameters", "feed-forward", "training"], sizes),
         ],
         notes=[
@@ -123,23 +126,23 @@ def _write_report(base: Recipe, plain: VariantResult, universal: VariantResult, 
     return write_report(out / "ladder.html", report, {"lengths": (caption, figure), **_halting_figures(base, steps)})
 
 
-def _halting_steps(model: VariantResult) -> dict[str, HaltingMeans]:
-    """Return, by test set, the mean halting steps of input and output tokens, where tokens differ in them."""
+def _halting_steps(model: VariantResult) -> dict[str, HaltingSteps]:
+    """Return, by test set, the halting steps of input and output tokens, where tokens differ in them."""
     halts = model.run.recipe.model.halting == "act"
     return (
-        {result.name: halting_steps_by_position(model.run, cast(SentencePairs, result.examples)) for result in model.results}
+        {result.name: halting_steps_of_examples(model.run, cast(SentencePairs, result.examples)) for result in model.results}
         if halts
         else {}
     )
 
 
-def _halting_figures(base: Recipe, steps: dict[str, HaltingMeans]) -> dict[str, tuple[str, Figure]]:
+def _halting_figures(base: Recipe, steps: dict[str, HaltingSteps]) -> dict[str, tuple[str, Figure]]:
     """Return the figures of the steps at each position of the input and of the output, by name, with their captions."""
     if not steps:
         return {}
     sides = {
-        "input": ({name: means.source_positions for name, means in steps.items()}, base.model.encoder_layers),
-        "output": ({name: means.target_positions for name, means in steps.items()}, base.model.decoder_layers),
+        "input": ({name: mean_at_positions(found.source) for name, found in steps.items()}, base.model.encoder_layers),
+        "output": ({name: mean_at_positions(found.target) for name, found in steps.items()}, base.model.decoder_layers),
     }
     return {
         f"steps-{side}": (
@@ -151,15 +154,53 @@ def _halting_figures(base: Recipe, steps: dict[str, HaltingMeans]) -> dict[str, 
     }
 
 
-def _result_json(model: VariantResult, steps: dict[str, HaltingMeans]) -> dict[str, object]:
+def _result_json(model: VariantResult, steps: dict[str, HaltingSteps]) -> dict[str, object]:
     return {
         "name": model.variant.name,
         "parameters": model.parameters,
         "feed_forward": model.run.recipe.model.feed_forward,
         "seconds": round(model.seconds, 1),
-        "steps": {name: means._asdict() for name, means in steps.items()},
+        "steps": {name: _steps_json(model, name, found) for name, found in steps.items()},
         "scores": {result.name: {metric: score.to_json() for metric, score in result.scores.items()} for result in model.results},
     }
+
+
+def _steps_json(model: VariantResult, name: str, steps: HaltingSteps) -> dict[str, object]:
+    return {
+        "source": _mean_steps(steps.source),
+        "target": _mean_steps(steps.target),
+        "source_positions": mean_at_positions(steps.source),
+        "target_positions": mean_at_positions(steps.target),
+        "carries": _steps_by_carry(model, name, steps),
+    }
+
+
+def _mean_steps(rows: list[list[float]]) -> float:
+    return mean(steps for row in rows for steps in row)
+
+
+def _steps_by_carry(model: VariantResult, name: str, steps: HaltingSteps) -> dict[str, float]:
+    """Return the mean steps of the digits of a test set's sums into which no carry comes, a carry, or one that they pass on."""
+    world = model.run.recipe.data.world
+    assert isinstance(world, AlgorithmWorld)
+    if world.kind != "addition":
+        return {}
+    pairs = cast(SentencePairs, next(result.examples for result in model.results if result.name == name))
+    found: dict[str, list[float]] = {kind: [] for kind in CARRIES}
+    for source, target, row in zip(pairs.source, pairs.target, steps.target):
+        for kind, taken in zip(classify_carries(AlgorithmPair(source, target), world.digit_order), row):
+            if kind:
+                found[kind].append(taken)
+    return {kind: mean(taken) for kind, taken in found.items() if taken}
+
+
+def _carry_table(model: VariantResult, steps: dict[str, HaltingSteps]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the table of the steps of digits with and without a carry; none for an algorithm without carries."""
+    rows = {name: _steps_by_carry(model, name, found) for name, found in steps.items()}
+    if not any(rows.values()):
+        return []
+    cells = [[name, *(f"{means[kind]:.2f}" if kind in means else "–" for kind in CARRIES)] for name, means in rows.items()]
+    return [("Steps of the digits of a sum, by what comes into them", ["", *CARRIES], cells)]
 
 
 def _paired_p_values(plain: VariantResult, universal: VariantResult) -> dict[str, float]:
@@ -187,7 +228,7 @@ def _rows(
     plain: VariantResult,
     universal: VariantResult,
     p_values: dict[str, float],
-    halting_steps: dict[str, HaltingMeans],
+    halting_steps: dict[str, HaltingSteps],
     longest: int,
 ) -> list[list[str]]:
     rows = []
@@ -195,6 +236,6 @@ def _rows(
         beyond = " (longer than trained)" if _input_length(one) > longest else ""
         scores = [result.scores[metric] for result in (one, other) for metric in ("exact", "characters")]
         cells = [f"{score.score:.1f} [{score.low:.1f}, {score.high:.1f}]" for score in scores]
-        steps = ", ".join(f"{mean:.2f}" for mean in halting_steps.get(other.name, ())[:2])
+        steps = ", ".join(f"{_mean_steps(side):.2f}" for side in halting_steps.get(other.name, ()))
         rows.append([f"{_input_length(one)}{beyond}", *cells, f"{p_values[one.name]:.3f}", steps])
     return rows

@@ -17,7 +17,8 @@ from regard import distributed
 from regard.errors import UserError
 from regard.hardware import choose_device
 from regard.progress import show_progress, track
-from regard.run.train import RecipeSource, build_loop, read_data, to_recipe
+from regard.run.build_loop import build_loop
+from regard.run.train import RecipeSource, read_data, to_recipe
 from regard.show.figures.curves import learning_rate_curve
 from regard.show.inline import InlineFigure
 from regard.tasks import recipe_task

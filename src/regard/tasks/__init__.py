@@ -16,8 +16,9 @@ from regard.errors import UserError
 from regard.files import require_plain_folder
 from regard.recipe import Recipe
 from regard.recipe.parse import shorten
-from regard.tasks.base import Run, Task
+from regard.tasks.base import Run
 from regard.tasks.starters.starter import Starter, StarterOptions
+from regard.tasks.task import Task
 from regard.training.checkpoint import load_weights, read_weights
 
 

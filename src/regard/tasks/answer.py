@@ -16,10 +16,11 @@ from regard.errors import UserError
 from regard.models.bert import SpanPredictor
 from regard.recipe import Answering, EncoderModel, QuestionData, Recipe
 from regard.scoring import answer_scores, compare_accuracy, score_answer
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked
 from regard.tasks.starters.text_starters import answer_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.training.losses import SpanLoss
 
 SHORTEST_WINDOW = 8

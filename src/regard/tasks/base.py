@@ -1,10 +1,10 @@
-"""A run (a model with its recipe and tokenizers) and a task (everything the package knows about one kind of run)."""
+"""A run: a model with its recipe, tokenizers and data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
 from regard.progress import track
-from regard.recipe import BaseData, EncoderModel, Recipe, Settings
-from regard.scoring import Confusion, Score, perplexity
+from regard.recipe import EncoderModel, Recipe
+from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
     SPECIAL_TOKENS_FILE,
     copy_features_run,
@@ -38,70 +38,24 @@ from regard.tasks.shared.run_folder import (
     write_tokenizer,
 )
 from regard.tasks.shared.summary import summary_html, summary_text
-from regard.tasks.starters.starter import Starter, StarterOptions
+from regard.tasks.starters.starter import StarterOptions
+from regard.tasks.task import ComparisonRow, EvaluationResult, Size, Task
 from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
-from regard.training.losses import CrossEntropy, Objective, sequence_log_probs
+from regard.training.losses import sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.explanation import Explanation
     from regard.show.inline import InlineFigure
     from regard.tasks.shared.images import ImageInput, ImageReader
 
-HUMAN_CHECK = "Text that matters to somebody's health, rights or safety without a person who checks"
-TEXT_LIMITS = """It knows only what its training text says, and repeats its biases and mistakes. Text unlike its training data,
-texts longer than `model.max_length` tokens and unknown characters come out badly."""
-GENERATED_MISUSE = "Misleading news, impersonation, spam, and any text passed off as a person's."
-"""Sentences that several model cards share."""
 EVALUATE_TOKENS = 8192
 OWN_ENGINE = f"regard-{__version__}"
-Modality = Literal["text", "image"]
 SideTokens = list[list[str]] | dict[str, list[int]]
 """The tokens of one side: a list of strings for each row, or the rows and columns of its "patches"."""
 TokensBySide = dict[str, SideTokens]
 """The tokens that a model reads: "text"; of an encoder–decoder "source", "target" and "predicted", the token that each position
 of the target predicts."""
-ComparisonRow = dict[str, str | float | None]
-"""The system, metric, score and p-value of a paired test."""
-Size = int | tuple[int, int]
-"""A number of tokens or labels, or the height and width of images."""
-
-
-@dataclass(repr=False)
-class EvaluationResult:
-    """The scores of one evaluation set, and the outputs they were computed from."""
-
-    name: str
-    examples: Examples
-    outputs: list[str]
-    """The output for each example, one line each."""
-    scores: dict[str, Score]
-    by_length: list[dict[str, float | int | str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    confusion: Confusion | None = None
-    """Of labels or tags: how often each is predicted as each."""
-
-    def __repr__(self) -> str:
-        scores = (f"{metric} {one.score:.4g} ({one.low:.4g} – {one.high:.4g})" for metric, one in self.scores.items())
-        return f"{self.name}, {len(self.examples):,} examples: {', '.join(scores)}"
-
-
-@dataclass(frozen=True)
-class TaskCard:
-    """The parts of a model card that depend on the task."""
-
-    uses: str
-    misuses: str
-    limits: str
-    commands: tuple[str, ...]
-    """Example commands; {} stands for the run folder."""
-
-
-class ModelSettings(Protocol):
-    """The settings of a model, whose `kind` names its class."""
-
-    @property
-    def kind(self) -> str: ...
 
 
 class DecodingEngine(Protocol):
@@ -110,57 +64,6 @@ class DecodingEngine(Protocol):
     name: str
 
     def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """Everything the package knows about a task. One file of `tasks/` defines it; no other table lists tasks.
-
-    A task name may have several Task objects, told apart by `model.kind`: `classify` is one for texts and one for images.
-    """
-
-    name: str
-    does: str
-    """A verb phrase for messages: "translates"."""
-    recipe: type[Recipe] | None
-    """The recipe type; None for a task that is never trained (`encode`)."""
-    run: "type[Run]"
-    models: Mapping[str, Callable[..., nn.Module]]
-    """Model classes by `model.kind`."""
-    verbs: tuple[str, ...]
-    """The methods of the run that a person, the command line and the server may call."""
-    reads: tuple[Modality, ...] = ("text",)
-    encoder_decoder: bool = False
-    """Whether the model reads a source text and writes a target text."""
-    decoder_only: bool = False
-    """Whether the model reads its only text as the target, token by token."""
-    loss: "Callable[[Run], Objective]" = lambda run: CrossEntropy(run.recipe.train.regularize)
-    searches: bool = False
-    """Whether outputs are found by the recipe's beam search, whose settings are then part of a score's signature."""
-    metrics: tuple[str, ...] = ()
-    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
-    count_correct: Callable[[Sequence[str], Any], list[tuple[int, int]]] | None = None
-    """Return, from the output for each example, how many of its items are right, and how many there are; None where outputs are
-    not right or wrong."""
-    pretrained: tuple[type[Settings], type[BaseData]] | None = None
-    """The model and data settings that a Hugging Face folder of this task opens with."""
-    explains: Literal["label", "translation", "next_token", "masked_token", "image_label", "similarity", "caption"] | None = None
-    """Which output `explain` attributes to the input."""
-    image_positions: bool = False
-    """Whether the positions of an example are those of its image: patches, or codes."""
-    model_sizes: Callable[[Recipe, tuple[int, int]], tuple[Size, ...]] = lambda recipe, vocabulary: vocabulary[:1]
-    """The arguments of the model after its settings, from a recipe and the vocabulary sizes: for models built without data."""
-    lengths: Callable[[Recipe, tuple[int, int] | None], tuple[int, int]] = lambda recipe, given: (
-        (max(given), max(given)) if given else (recipe.model.max_length, recipe.model.max_length)
-    )
-    """The positions of both sides of an example that the plan assumes; `given` are the lengths a user asks for."""
-    starter: Callable[[Sequence[Path], StarterOptions], Starter] | None = None
-    """Return a starter recipe for data files."""
-    card: TaskCard
-
-    def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
-        """Build the model of these settings."""
-        return self.models[settings.kind](settings, *arguments)
 
 
 class Run:

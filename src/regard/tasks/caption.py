@@ -29,12 +29,13 @@ from regard.scoring import (
     merge_words,
     transpose_references,
 )
-from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EmbeddedText
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.starters.image_starters import caption_recipe
+from regard.tasks.task import ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.tasks.translate import Alignment, Translation, attention_of_rows
 from regard.worlds import shapes
 

@@ -15,7 +15,7 @@ from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
 from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
 from regard.scoring import Confusion, accuracy, classification_scores, compare_accuracy
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import (
     Classification,
@@ -29,6 +29,7 @@ from regard.tasks.shared.labels import (
 )
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import classify_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Size, Task, TaskCard
 from regard.tasks.translate import exact_matches
 
 

@@ -15,11 +15,12 @@ from regard.corpus.examples import ImageExamples
 from regard.models.vit import VitClassifier
 from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
 from regard.scoring import compare_accuracy
-from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.classify import check_positive_label, score_labels
 from regard.tasks.shared.images import ImageInput, embed_images, resize_images
 from regard.tasks.shared.labels import Classification, label_ids, rank_labels, read_labels, write_labels
 from regard.tasks.shared.one_or_many import one_or_many
+from regard.tasks.task import ComparisonRow, EvaluationResult, Size, Task, TaskCard
 from regard.tasks.translate import exact_matches
 from regard.training.losses import nll
 

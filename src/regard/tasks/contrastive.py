@@ -24,12 +24,13 @@ from regard.files import path_exists
 from regard.models.clip import Clip
 from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe, require_encoder
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
-from regard.tasks.base import ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EMBED_TOKENS, EmbeddedText
 from regard.tasks.shared.images import ImageInput, resize_images
 from regard.tasks.shared.labels import Classification, rank_labels
 from regard.tasks.shared.one_or_many import as_several, is_one, one_or_many
 from regard.tasks.starters.image_starters import contrastive_recipe
+from regard.tasks.task import ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, END_NAME, SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
 from regard.training.losses import ContrastiveLoss

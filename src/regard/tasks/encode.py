@@ -3,9 +3,10 @@
 from regard.models.bert import TextEmbedder
 from regard.models.vit import ImageEmbedder
 from regard.recipe import BaseImageData, EncoderModel, TextData, VitModel
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.images import embed_images, resize_images
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, Task, TaskCard
 
 
 class EncodeRun(Run):

@@ -16,10 +16,11 @@ from regard.errors import UserError
 from regard.models.dvae import Dvae, Reconstruction
 from regard.recipe import BaseImageData, DvaeModel, ImageTraining, Recipe
 from regard.scoring import psnr, reconstruction_scores
-from regard.tasks.base import EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.images import ImageInput
 from regard.tasks.shared.one_or_many import as_several, is_one
 from regard.tasks.starters.image_starters import image_codes_recipe
+from regard.tasks.task import EvaluationResult, Task, TaskCard
 from regard.training.losses import ReconstructionLoss
 
 DECODE_BATCH = 256

@@ -24,10 +24,11 @@ from regard.errors import UserError
 from regard.models.gpt import Gpt
 from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
 from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
-from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.one_or_many import best_or_ranked
 from regard.tasks.starters.text_starters import language_recipe
+from regard.tasks.task import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Task, TaskCard
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 
 GENERATE_BATCH = 64

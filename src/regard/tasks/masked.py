@@ -20,11 +20,12 @@ from regard.errors import UserError
 from regard.models.bert import MaskedLanguageModel
 from regard.recipe import EncoderModel, Masking, Recipe, TextData
 from regard.scoring import Score, accuracy, grouped_accuracy
-from regard.tasks.base import TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import masked_recipe
+from regard.tasks.task import TEXT_LIMITS, EvaluationResult, Task, TaskCard
 from regard.tokens.special_tokens import MASK_NAME
 
 MASK_PATTERN = re.compile(r"\[MASK\]|<mask>")

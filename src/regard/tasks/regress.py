@@ -16,13 +16,14 @@ from regard.corpus.examples import LabelledTexts
 from regard.errors import UserError
 from regard.files import atomic_write
 from regard.scoring import correlation_scores
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Run, Size, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.classify import CLASSIFY, ClassifyRecipe
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import classify_inputs, classify_logits, labelled_rows
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.shared.run_folder import read_json
 from regard.tasks.starters.text_starters import regress_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, EvaluationResult, Size, TaskCard
 from regard.training.losses import MeanSquaredError
 
 SCALE_FILE = "scale.json"

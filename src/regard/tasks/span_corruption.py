@@ -16,12 +16,13 @@ from regard.decoding.beam import beam_search
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.recipe import Model, Recipe, SpanCorruption, TextData, TransformerModel, require_fixed_split
-from regard.tasks.base import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.masked import MASK_PATTERN, FilledText
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import Prediction
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import span_corruption_recipe
+from regard.tasks.task import GENERATED_MISUSE, TEXT_LIMITS, EvaluationResult, Task, TaskCard
 from regard.tasks.translate import SEQ2SEQ_MODELS
 from regard.tokens.special_tokens import SPECIAL_TOKEN_NAMES
 

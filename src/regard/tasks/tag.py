@@ -21,11 +21,12 @@ from regard.models.bert import EncoderTagger
 from regard.models.recurrent_encoder import RecurrentTagger
 from regard.recipe import EncoderModel, Recipe, RecurrentEncoderModel, TaggedData, TextEncoderModel
 from regard.scoring import Confusion, compare_accuracy, grouped_accuracy
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.labels import read_labels, write_labels
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.text_starters import tag_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Size, Task, TaskCard
 
 NOT_TAGGED = "(too-long)"
 """What stands for the tag of a word beyond `model.max_length`, which is counted as wrong."""

@@ -25,12 +25,13 @@ from regard.models.dalle import Dalle
 from regard.models.vit import format_size
 from regard.recipe import CaptionedImageData, DalleModel, ImageSampling, ImageTraining, Recipe, ShapesWorld
 from regard.scoring import accuracy, perplexity
-from regard.tasks.base import EvaluationResult, Run, Size, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.contrastive import ContrastiveRun
 from regard.tasks.image_codes import ImageCodesRun
 from regard.tasks.shared.one_or_many import best_or_ranked
 from regard.tasks.shared.run_folder import copy_run
 from regard.tasks.starters.image_starters import text_to_image_recipe
+from regard.tasks.task import EvaluationResult, Size, Task, TaskCard
 from regard.tokens.special_tokens import NO_TOKEN, SpecialTokens
 from regard.training.losses import TextToImageLoss, nll
 from regard.worlds.shapes import image_satisfies

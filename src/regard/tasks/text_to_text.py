@@ -30,10 +30,11 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.score import SAMPLES
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import Run
 from regard.tasks.shared.labels import LABELS_FILE, Classification, rank_labels
 from regard.tasks.shared.one_or_many import one_or_many
 from regard.tasks.starters.pair_starters import text_to_text_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.tasks.translate import SEQ2SEQ_MODELS, TextToTextVerbs, exact_matches
 from regard.training.losses import sequence_log_probs
 

@@ -22,7 +22,7 @@ from regard.errors import UserError
 from regard.files import path_exists
 from regard.interop.config import read_json
 from regard.recipe import BaseData, Recipe, Settings
-from regard.tasks.base import HUMAN_CHECK, TEXT_LIMITS, Run, SideTokens, Task, TaskCard, TokensBySide
+from regard.tasks.base import Run, SideTokens, TokensBySide
 from regard.tasks.masked import MASK_PATTERN
 from regard.tasks.shared.pretrained import (
     PretrainedImages,
@@ -32,6 +32,7 @@ from regard.tasks.shared.pretrained import (
     quiet,
     wrap_tokenizer,
 )
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, Task, TaskCard
 from regard.tokens.tokenizer import Tokenizer
 from regard.training.checkpoint import require_finite
 

@@ -41,12 +41,13 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.alignment import sharpest_layer
-from regard.tasks.base import HUMAN_CHECK, OWN_ENGINE, TEXT_LIMITS, ComparisonRow, EvaluationResult, Run, Task, TaskCard
+from regard.tasks.base import OWN_ENGINE, Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.long_texts import TooLong, fitting_parts
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, TranslateOptions, search_params
 from regard.tasks.starters.pair_starters import translate_recipe
+from regard.tasks.task import HUMAN_CHECK, TEXT_LIMITS, ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.tokens.languages import has_target_language, language_codes, with_languages
 from regard.tokens.special_tokens import NO_TOKEN
 from regard.tokens.tokenizer import Tokenizer

@@ -26,6 +26,8 @@ from regard.errors import UserError
 from regard.worlds import SPLITS, assign_split
 
 ALGORITHMS = ("copy", "addition")
+CARRIES = ("no carry", "carry", "carry through 9")
+"""What comes into a digit of a sum: nothing, a carry, or a carry that it passes on, since its operands' digits add up to 9."""
 DIGIT_ORDERS = ("plain", "reverse_target", "reverse")
 MAX_ENUMERATED = 10_000  # lengths with at most this many sources are enumerated and shuffled; longer ones are sampled
 
@@ -92,6 +94,19 @@ def write_sum(pair: AlgorithmPair, digit_order: str, pad: int) -> AlgorithmPair:
     if digit_order == "reverse":
         operands = [operand[::-1] for operand in operands]
     return AlgorithmPair("+".join(operands), target if digit_order == "plain" else target[::-1])
+
+
+def classify_carries(pair: AlgorithmPair, digit_order: str) -> list[str]:
+    """Return what each digit of a written sum needs: one of CARRIES, or "" beyond the digits of the longer operand."""
+    operands = [operand if digit_order == "reverse" else operand[::-1] for operand in pair.source.split("+")]
+    length = max(1, *(len(operand.rstrip("0")) for operand in operands))
+    found, carry = [], 0
+    for place in range(len(pair.target)):
+        digits = sum(int(operand[place]) for operand in operands if place < len(operand))
+        kind = CARRIES[0 if not carry else 2 if digits == 9 else 1]
+        found.append(kind if place < length else "")
+        carry = int(digits + carry > 9)
+    return found[::-1] if digit_order == "plain" else found
 
 
 def iterate_sources(kind: str, length: int, seed: int, split: str) -> Iterator[str]:

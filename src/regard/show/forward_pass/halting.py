@@ -1,11 +1,12 @@
 """The halting steps of a Universal Transformer for each token of source and output (Dehghani et al. 2019, sec. 2.2)."""
 
+from collections.abc import Sequence
+from itertools import zip_longest
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
@@ -19,13 +20,11 @@ from regard.tasks.translate import TranslateRun
 from regard.tokens.special_tokens import EOS
 
 
-class HaltingMeans(NamedTuple):
-    """The mean steps of source tokens, of target tokens, and of those at each position."""
+class HaltingSteps(NamedTuple):
+    """The steps of each token of several sources and of their targets."""
 
-    source: float
-    target: float
-    source_positions: list[float]
-    target_positions: list[float]
+    source: list[list[float]]
+    target: list[list[float]]
 
 
 def show_halting_steps(run: TranslateRun, text: str) -> InlineFigure:
@@ -60,27 +59,25 @@ def count_halting_steps(run: TranslateRun, text: str) -> tuple[str, list[Halting
     return found.text, columns
 
 
-def halting_steps_by_position(run: TranslateRun, examples: SentencePairs) -> HaltingMeans:
-    """Return the mean steps of source and target tokens, end tokens included, with the references as target."""
+def halting_steps_of_examples(run: TranslateRun, examples: SentencePairs) -> HaltingSteps:
+    """Return the steps of every source and target token, end tokens included, with the references as target."""
     require_halting(run)
-    steps, tokens = ([torch.zeros(0), torch.zeros(0)] for _ in range(2))
+    found = HaltingSteps([[] for _ in range(len(examples))], [[] for _ in range(len(examples))])
     for batch in sequential_batches(run._encode(examples), run.recipe.decode.batch_tokens):
         batch = batch.to(run.device)
         with torch.no_grad():
             run.model(**batch.inputs)
-        source, lengths = batch.inputs["source"], batch.inputs["lengths"]
-        real = torch.arange(source.size(1), device=lengths.device) < lengths[:, None]
-        for side, (stack, counted) in enumerate(((run.model.encoder, real), (run.model.decoder, batch.labels >= 0))):
-            steps[side] = _add_padded(steps[side], (stack.steps * counted).sum(0).cpu())
-            tokens[side] = _add_padded(tokens[side], counted.sum(0).cpu())
-    source_mean, target_mean = (float(one.sum() / number.sum()) for one, number in zip(steps, tokens))
-    return HaltingMeans(source_mean, target_mean, *((one / number).tolist() for one, number in zip(steps, tokens)))
+        lengths = (batch.inputs["lengths"], (batch.labels >= 0).sum(1))  # (B,) each
+        for rows, stack, length in zip(found, (run.model.encoder, run.model.decoder), lengths):
+            for row, steps, end in zip(batch.rows.tolist(), stack.steps.tolist(), length.tolist()):
+                rows[row] = steps[:end]
+    return found
 
 
-def _add_padded(total: Tensor, part: Tensor) -> Tensor:
-    """Add vectors of different lengths, the shorter one filled with zeros."""
-    length = max(len(total), len(part))
-    return F.pad(total, (0, length - len(total))) + F.pad(part, (0, length - len(part)))
+def mean_at_positions(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean at each position of rows of different lengths, over those that are long enough."""
+    columns = zip_longest(*rows)
+    return [mean(value for value in column if value is not None) for column in columns]
 
 
 def require_halting(run: TranslateRun) -> None:

@@ -8,7 +8,8 @@ from regard.corpus.examples import Examples, SentencePairs
 from regard.corpus.lines import read_lines
 from regard.errors import UserError
 from regard.scoring import accuracy, alignment_error, argmax_links, best_head, parse_moses, uniform_alignment_error
-from regard.tasks.base import EvaluationResult, Run
+from regard.tasks.base import Run
+from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import Alignment, TranslateRun
 from regard.worlds import bilingual
 

@@ -9,9 +9,9 @@ from regard.errors import UserError
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
 from regard.interop.family_rules import FlatSettings, flatten_settings, nest_settings
 from regard.recipe import Settings, allowed_kinds, read_settings, settings_in
-from regard.tasks.base import Task
 from regard.tasks.starters.data_files import finetuning_recipe
 from regard.tasks.starters.starter import Starter
+from regard.tasks.task import Task
 from regard.tokens.tokenizer import load_any_tokenizer
 
 FREE_SETTINGS = (
