@@ -271,6 +271,27 @@ def test_embeddings_are_concatenated_with_contextual_vectors_of_equal_scale():
     torch.testing.assert_close(vectors(source, lengths), (states - states.mean(-1, keepdim=True)) / deviation)
 
 
+def test_mix_decay_adds_the_gradient_of_an_l2_penalty():
+    other, (source, lengths) = elmo(), texts()
+    gradients = []
+    for decay in (0.0, 0.7):
+        vectors = ContextualEmbedding(other, "mix", [6, 8, 8], mix_decay=decay)
+        vectors.scalars.data = torch.tensor([1.0, -2.0, 0.5])
+        vectors(source, lengths).sum().backward()
+        gradients.append(vectors.scalars.grad)
+    torch.testing.assert_close(gradients[1] - gradients[0], 2 * 0.7 * torch.tensor([1.0, -2.0, 0.5]))
+
+
+def test_a_classifier_without_layers_is_linear_in_the_mean_of_its_inputs():
+    source, lengths = texts()
+    settings = RecurrentEncoderModel(width=8, layers=0)
+    model = find_task("classify", "recurrent").models["recurrent"](settings, V, C, None).eval()
+    means = torch.stack([x[:n].mean(0) for x, n in zip(model.token_embedding(source), lengths)])
+    torch.testing.assert_close(model(source, lengths), model.output(means))
+    tagger = find_task("tag", "recurrent").models["recurrent"](settings, V, C, None).eval()
+    torch.testing.assert_close(tagger(source, lengths), tagger.output(tagger.token_embedding(source)))
+
+
 def elmo(dropout=None):
     return find_task("language", "elmo").models["elmo"](ElmoModel(kind="elmo", layers=2, width=8, embedding_width=3), V, dropout)
 

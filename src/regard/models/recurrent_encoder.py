@@ -31,15 +31,18 @@ class RandomVectors(nn.Module):
 class ContextualEmbedding(nn.Module):
     """The frozen contextual vectors of another model: one layer, or γ Σ_j s_j h_j over all of them, with s_j a softmax of learned
     scalars and γ learned (Peters et al. 2018, eq. 1). Narrower layers are padded with zeros. With `layer_norm`, every layer is
-    normalised first (sec. 3.2), so that none outweighs the others by its scale."""
+    normalised first (sec. 3.2), so that none outweighs the others by its scale. `mix_decay` λ adds the gradient of λ‖w‖² of the
+    scalars w, which pulls the mix towards the mean of the layers (sec. 3.2)."""
 
-    def __init__(self, model: Any, layer: int | str, widths: list[int], *, layer_norm: bool = False):
+    def __init__(self, model: Any, layer: int | str, widths: list[int], *, layer_norm: bool = False, mix_decay: float = 0.0):
         super().__init__()
         self.model, self.layer, self.layer_norm = model.requires_grad_(False), layer, layer_norm
         self.width = max(widths) if layer == "mix" else widths[int(layer)]
         if layer == "mix":
             self.scalars = nn.Parameter(torch.zeros(len(widths)))
             self.gamma = nn.Parameter(torch.ones(()))
+            if mix_decay:
+                self.scalars.register_hook(lambda gradient: gradient + 2 * mix_decay * self.scalars.detach())
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         self.model.eval()  # frozen, without dropout
@@ -55,7 +58,7 @@ class ContextualEmbedding(nn.Module):
 
 
 class RecurrentTextEncoder(nn.Module):
-    """Ids (B, S) -> states (B, S, H), and the last states of both directions (B, H)."""
+    """Ids (B, S) -> states (B, S, H), and the last states of both directions (B, H); without layers, inputs and their mean."""
 
     def __init__(
         self,
@@ -69,14 +72,18 @@ class RecurrentTextEncoder(nn.Module):
         self.features = features
         self.embedding = nn.Embedding(vocabulary, width) if width else None
         self.dropout = embedding_dropout(regularize)
-        self.cells = RecurrentLayers(
-            settings.cell,
-            width + (0 if features is None else features.width),
-            settings.width,
-            settings.layers,
-            bidirectional=settings.bidirectional,
-            dropout=regularize.dropout if regularize else 0.0,
-        )
+        self.width = inputs = width + (0 if features is None else features.width)
+        self.cells = None
+        if settings.layers:
+            self.width = settings.width
+            self.cells = RecurrentLayers(
+                settings.cell,
+                inputs,
+                settings.width,
+                settings.layers,
+                bidirectional=settings.bidirectional,
+                dropout=regularize.dropout if regularize else 0.0,
+            )
 
     def embed(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return the inputs (B, S, D): contextual vectors, learned embeddings, or both."""
@@ -87,10 +94,14 @@ class RecurrentTextEncoder(nn.Module):
     def hidden_states(self, source: Tensor, lengths: Tensor) -> list[Tensor]:
         """Return the embeddings, then the states of each layer: (B, S, ·) each."""
         x = self.embed(source, lengths)
-        return [x, *self.cells.encode(x, lengths)[0]]
+        return [x] if self.cells is None else [x, *self.cells.encode(x, lengths)[0]]
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        (*_, states), last = self.cells.encode(self.dropout(self.embed(source, lengths)), lengths)
+        x = self.dropout(self.embed(source, lengths))
+        if self.cells is None:
+            inside = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
+            return x, (x * inside[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+        (*_, states), last = self.cells.encode(x, lengths)
         return states, last.hidden[:, -1]
 
 
@@ -110,10 +121,10 @@ class RecurrentTextModel(nn.Module):
         self.self_attention = None
         if settings.attention != "none":
             self.self_attention = SingleHeadAttention(
-                settings.attention, settings.width, settings.width, settings.attention_width
+                settings.attention, self.reader.width, self.reader.width, settings.attention_width
             )
         self.dropout = nn.Dropout(regularize.dropout if regularize else 0.0)
-        self.output = nn.Linear(settings.width * (1 if self.self_attention is None else 2), labels)
+        self.output = nn.Linear(self.reader.width * (1 if self.self_attention is None else 2), labels)
 
     @property
     def token_embedding(self) -> nn.Embedding | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, model_validator
 
 from regard.recipe.model import RecurrentSettings, Score, TextBlockSettings, with_preset
-from regard.recipe.settings import Count, Layers, Natural, Positive, Settings, Size, discriminate_by_kind
+from regard.recipe.settings import Count, Layers, Natural, NonNegative, Positive, Settings, Size, discriminate_by_kind
 
 BERT: dict[str, Any] = dict(
     norm_first=False,
@@ -195,6 +195,9 @@ class ContextualFeatures(Settings):
     comparison, `random` vectors as wide as layer 0 instead, one for each token."""
     layer_norm: bool = False
     """Normalise every layer before they are mixed (Peters et al. 2018, sec. 3.2)."""
+    mix_decay: NonNegative = 0.0
+    """Weight λ of the L2 penalty on the scalars of the mix; 1 nearly gives the mean of the layers (sec. 3.2). Without it, few
+    labelled examples are soon known by heart from their words, and the mix forgets the upper layers."""
 
 
 class RecurrentStackSettings(RecurrentSettings):
@@ -209,6 +212,8 @@ class RecurrentEncoderModel(RecurrentStackSettings):
     """A recurrent encoder, with one output per text or per word."""
 
     kind: Literal["recurrent"] = "recurrent"
+    layers: Annotated[int, Field(ge=0, le=1000)] = 1
+    """0 is a linear model of the inputs: a classifier reads their mean, a tagger each of them (a probe of `features`)."""
     bidirectional: bool = True
     attention: Score = "none"
     """Without attention a classifier uses the last state; with it, the last state attends to all states. A tagger adds to each

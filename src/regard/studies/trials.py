@@ -83,14 +83,6 @@ class _Running:
     answer: Connection
     started: float = field(default_factory=time.monotonic)
 
-    def stop(self, number: int) -> None:
-        """Send a signal: SIGTERM to the trial alone, which writes a checkpoint; SIGKILL to all processes that it started."""
-        with suppress(ProcessLookupError, PermissionError):  # gone already
-            if number == signal.SIGTERM or not hasattr(os, "killpg"):
-                self.process.terminate()
-            else:
-                os.killpg(self.process.pid or 0, number)
-
     def finish(self) -> None:
         """Take the trial's answer and end what it left running."""
         self.process.join()
@@ -101,8 +93,9 @@ class _Running:
             self.state.error = ""
         if not self.state.error and self.process.exitcode:
             self.state.error = f"failed with exit status {self.process.exitcode}; see {self.state.trial.log}"
-        if hasattr(signal, "SIGKILL"):
-            self.stop(signal.SIGKILL)
+        if self.process.pid and hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):  # nothing is left
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def run_trials(
@@ -182,12 +175,12 @@ def _start(state: TrialState, device: str, threads: int) -> _Running:
 def _stop_all(running: list[_Running]) -> None:
     """Ask trials for a checkpoint, wait a while, and kill them with all that they started."""
     for one in running:
-        one.stop(signal.SIGTERM)
+        one.process.terminate()
     until = time.monotonic() + GRACE_SECONDS
     for one in running:
         one.process.join(max(0.0, until - time.monotonic()))
         if one.process.is_alive():
-            one.stop(signal.SIGKILL) if hasattr(signal, "SIGKILL") else one.process.kill()
+            one.process.kill()
         one.finish()
         one.state.error = "" if one.state.trial.is_finished() else STOPPED
 

@@ -112,4 +112,4 @@ def load_contextual_features(folder: Path, settings: ContextualFeatures) -> Cont
         model, layer = RandomVectors(run.tokenizers[0].size, widths[0]), 0
     if layer != "mix" and not 0 <= layer < len(widths):
         raise UserError(f"model.features.layer = {layer}: {settings.run} has layers 0 to {len(widths) - 1}, or 'mix'")
-    return ContextualEmbedding(model, layer, widths, layer_norm=settings.layer_norm)
+    return ContextualEmbedding(model, layer, widths, layer_norm=settings.layer_norm, mix_decay=settings.mix_decay)
