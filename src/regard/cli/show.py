@@ -2,8 +2,9 @@
 
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from regard.cli import view_options as options
 from regard.cli.options import (
@@ -20,9 +21,12 @@ from regard.cli.options import (
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from regard.show.inline import InlineFigure
+    from regard.show.selection import ViewSelection
+    from regard.tasks.base import Run
+    from regard.tasks.translate import TranslateRun
 
 
 @app.command()
@@ -61,98 +65,184 @@ def show(
     of a beam search; the halting steps of each token; or every head over a set of sentences (--view search).
     """
     from regard.run.load import load
-    from regard.show.attention import check_output_path, show_attention, show_positions
-    from regard.show.figures.style import FigureLook
-    from regard.show.forward_pass.halting import show_halting_steps
-    from regard.show.image_attention import reads_image
-    from regard.show.search import NUM_SENTENCES, search_texts
-    from regard.show.selection import EVERY_HEAD, VIEWS_THAT_RUN, ViewSelection
-    from regard.show.views import BEST_HEADS, best_head_name, show_run
+    from regard.show.attention import show_attention, show_positions
 
-    is_record = run is not None and run.suffix == ".attn"
-    check_output_path(out, terminal or save is not None)
-    look: dict[str, Any] = {"title": title, "width": width, "theme": theme, "transparent": transparent, "contours": contours}
-    refuse(
-        (
-            out is None and any(value for value in look.values()),
-            "--title, --width, --theme, --transparent and --contours go with --out",
-        )
-    )
-    FigureLook(**look)
+    look = {"title": title, "width": width, "theme": theme, "transparent": transparent, "contours": contours}
+    output = FigureOutput(out, terminal, look)
+    output.check(saves_record=save is not None)
     if positions:
         others = (text, view, kind, token, layer, head, save, heads or None, halting or None)
-        refuse(
-            (out is None, "--positions draws a figure: add --out a.svg"),
-            (any(other is not None for other in others), "--positions shows no text: leave out everything but the run and --out"),
-        )
-        _print(show_positions(None if run is None else load(run, device=device)), out, terminal, look)
+        _refuse_with_positions(out, others)
+        output.print(show_positions(None if run is None else load(run, device=device)))
         return
     if run is None:
         raise UserError("nothing to show: give a run folder and a text, or a recorded attention file (FILE.attn)")
-    plain = view is None and token is None and save is None  # the alignment of a translation, where there is one
-    view = view or ("token" if token is not None else "matrix")
-    refuse(
-        (heads and head is not None, f"--heads shows every head, --head {head} one: leave out one of them"),
-        (heads and view not in EVERY_HEAD, f"--heads: --view {view} does not show every head; leave it out, or use --view model"),
-        (max_tokens is not None and view != "steps", f"--max-tokens {max_tokens}: it is for --view steps; leave it out"),
-        (view != "search" and (data, number) != (None, None), "--data and --number are for --view search; leave them out"),
-        (view == "search" and text is not None, "--view search reads many sentences: give them as --data FILE, not as a text"),
-    )
-    best = head if head in BEST_HEADS else None
-
-    def select_view(head: str | None) -> ViewSelection:
-        return ViewSelection.of(EVERY_HEAD[view] if heads else view, kind, layer, head, token, every_head=heads, scale=scale)
-
-    choice = select_view("1.1" if best else head)
-    plain = plain and kind is None and choice.kind in (None, "cross")
-    needs_run = choice.view in VIEWS_THAT_RUN
-    refuse(
-        (
-            is_record and bool(text is not None or halting or task),
-            f"{run} is a recorded attention file: leave out the text, --halting and --task",
-        ),
-        (is_record and best is not None, f"--head {head}: a recorded file has no validation set; name the head by its number"),
-        (is_record and needs_run, f"{run} holds attention weights only; --view {choice.view} needs the run and the text"),
-        (not is_record and text is None and view != "search", "no text to show: regard show RUN TEXT"),
-        (save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
-        (
-            halting and (heads or not plain or any(option is not None for option in (layer, head, kind))),
-            "--halting counts the steps of tokens, not of heads: leave out --view, --kind, --layer, --head, --token, --save",
-        ),
-    )
-    if is_record:
-        _print(show_attention(run, "", choice, keep=save), out, terminal, look)
+    request = ShowRequest(run, text, view, kind, token, data, number, save, layer, head, heads, scale, halting, max_tokens, task)
+    request.refuse_options_of_other_views()
+    request.refuse_contradictions()
+    if request.is_record:
+        output.print(show_attention(run, "", request.choice(), keep=save))
         return
-    verb = "align" if halting or choice.view == "beam" else "show"
+    verb = "align" if halting or request.choice().view == "beam" else "show"
     languages = (source_language, target_language)
     opened = load_for(verb, run, device, task, languages=languages, trust_remote_code=trust_remote_code)
-    texts = search_texts(opened, data or "valid", number or NUM_SENTENCES) if view == "search" else [str(text)]
-    texts = with_task_prefix(opened, texts, task)
-    if best:
-        name = best_head_name(opened, best)
-        print(f"--head {best}: {name}", file=sys.stderr)
-        choice = select_view(name)
-        plain = plain and choice.kind == "cross"
-    over_image = view != "search" and plain and reads_image(opened, texts[0])
-    refuse((contours and not over_image, "--contours: it is for attention over an image; leave it out"))
-    if halting:
-        _print(show_halting_steps(opened, texts[0]), out, terminal, look)
-        return
-    _print(
-        show_run(opened, texts if view == "search" else texts[0], choice, plain=plain, max_tokens=max_tokens, keep=save),
-        out,
-        terminal,
-        look,
+    output.print(_show_opened(opened, request, contours))
+
+
+@dataclass(frozen=True)
+class FigureOutput:
+    """Where a figure goes, and how it looks."""
+
+    out: Path | None
+    terminal: bool
+    look: dict[str, Any]
+
+    def check(self, saves_record: bool) -> None:
+        """Refuse a file that cannot be written, and a look without a file, before anything is computed."""
+        from regard.show.attention import check_output_path
+        from regard.show.figures.style import FigureLook
+
+        check_output_path(self.out, self.terminal or saves_record)
+        refuse(
+            (
+                self.out is None and any(self.look.values()),
+                "--title, --width, --theme, --transparent and --contours go with --out",
+            )
+        )
+        FigureLook(**self.look)
+
+    def print(self, figure: "InlineFigure") -> None:
+        """Save a figure, and print it as text or its description."""
+        if figure.note:
+            print(figure.note, file=sys.stderr)
+        if self.out is not None:
+            with warnings.catch_warnings(record=True) as caught:
+                figure.save(self.out, **self.look)
+            for line in dict.fromkeys(str(one.message) for one in caught):
+                print(line, file=sys.stderr)
+        print(figure.text() if self.terminal else figure.description)
+
+
+@dataclass(frozen=True)
+class ShowRequest:
+    """What is to be shown, as the options of `regard show` say it."""
+
+    run: Path
+    text: str | None
+    given_view: str | None
+    kind: str | None
+    token: str | None
+    data: str | None
+    number: int | None
+    save: Path | None
+    layer: int | None
+    head: str | None
+    heads: bool
+    scale: str
+    halting: bool
+    max_tokens: int | None
+    task: str | None
+
+    @property
+    def view(self) -> str:
+        return self.given_view or ("token" if self.token is not None else "matrix")
+
+    @property
+    def is_record(self) -> bool:
+        """Whether attention recorded earlier is shown."""
+        return self.run.suffix == ".attn"
+
+    @property
+    def best_head(self) -> str | None:
+        """The head to be found on the validation set, if one is asked for."""
+        from regard.show.views import BEST_HEADS
+
+        return self.head if self.head in BEST_HEADS else None
+
+    def choice(self, head: str | None = None) -> "ViewSelection":
+        """Return the selected attention; a head that is still to be found stands as the first one."""
+        from regard.show.selection import EVERY_HEAD, ViewSelection
+
+        view = EVERY_HEAD[self.view] if self.heads else self.view
+        head = head or ("1.1" if self.best_head else self.head)
+        return ViewSelection.of(view, self.kind, self.layer, head, self.token, every_head=self.heads, scale=self.scale)
+
+    def is_plain(self, choice: "ViewSelection") -> bool:
+        """Whether the alignment of a translation, or the regions of an image, are shown where there are some."""
+        nothing_named = all(option is None for option in (self.given_view, self.token, self.save, self.kind))
+        return nothing_named and choice.kind in (("cross",) if self.best_head else (None, "cross"))
+
+    def refuse_options_of_other_views(self) -> None:
+        from regard.show.selection import EVERY_HEAD
+
+        view, head, number = self.view, self.head, self.max_tokens
+        refuse(
+            (self.heads and head is not None, f"--heads shows every head, --head {head} one: leave out one of them"),
+            (
+                self.heads and view not in EVERY_HEAD,
+                f"--heads: --view {view} does not show every head; leave it out, or use --view model",
+            ),
+            (number is not None and view != "steps", f"--max-tokens {number}: it is for --view steps; leave it out"),
+            (
+                view != "search" and (self.data, self.number) != (None, None),
+                "--data and --number are for --view search; leave them out",
+            ),
+            (
+                view == "search" and self.text is not None,
+                "--view search reads many sentences: give them as --data FILE, not as a text",
+            ),
+        )
+
+    def refuse_contradictions(self) -> None:
+        from regard.show.selection import VIEWS_THAT_RUN
+
+        run, choice, record = self.run, self.choice(), self.is_record
+        needs_run = choice.view in VIEWS_THAT_RUN
+        of_heads = self.heads or not self.is_plain(choice) or self.layer is not None or self.head is not None
+        refuse(
+            (
+                record and bool(self.text is not None or self.halting or self.task),
+                f"{run} is a recorded attention file: leave out the text, --halting and --task",
+            ),
+            (
+                record and self.best_head is not None,
+                f"--head {self.head}: a recorded file has no validation set; name the head by its number",
+            ),
+            (record and needs_run, f"{run} holds attention weights only; --view {choice.view} needs the run and the text"),
+            (not record and self.text is None and self.view != "search", "no text to show: regard show RUN TEXT"),
+            (self.save is not None and needs_run, f"--save does not apply to --view {choice.view}; leave it out"),
+            (
+                self.halting and of_heads,
+                "--halting counts the steps of tokens, not of heads: leave out --view, --kind, --layer, --head, --token, --save",
+            ),
+        )
+
+
+def _refuse_with_positions(out: Path | None, others: "Sequence[object]") -> None:
+    refuse(
+        (out is None, "--positions draws a figure: add --out a.svg"),
+        (any(other is not None for other in others), "--positions shows no text: leave out everything but the run and --out"),
     )
 
 
-def _print(figure: "InlineFigure", out: Path | None, terminal: bool, options: "Mapping[str, Any]") -> None:
-    """Save a figure with the options of its look, and print it as text or its description."""
-    if figure.note:
-        print(figure.note, file=sys.stderr)
-    if out is not None:
-        with warnings.catch_warnings(record=True) as caught:
-            figure.save(out, **options)
-        for line in dict.fromkeys(str(one.message) for one in caught):
-            print(line, file=sys.stderr)
-    print(figure.text() if terminal else figure.description)
+def _show_opened(run: "Run", request: ShowRequest, contours: bool) -> "InlineFigure":
+    """Return the figure of a request for a run that is loaded."""
+    from regard.show.forward_pass.halting import show_halting_steps
+    from regard.show.image_attention import reads_image
+    from regard.show.search import NUM_SENTENCES, search_texts
+    from regard.show.views import best_head_name, show_run
+
+    searches, choice = request.view == "search", request.choice()
+    texts = search_texts(run, request.data or "valid", request.number or NUM_SENTENCES) if searches else [str(request.text)]
+    texts = with_task_prefix(run, texts, request.task)
+    if request.best_head:
+        name = best_head_name(run, request.best_head)
+        print(f"--head {request.best_head}: {name}", file=sys.stderr)
+        choice = request.choice(name)
+    plain = request.is_plain(choice)
+    over_image = not searches and plain and reads_image(run, texts[0])
+    refuse((contours and not over_image, "--contours: it is for attention over an image; leave it out"))
+    if request.halting:
+        return show_halting_steps(cast("TranslateRun", run), texts[0])
+    shown = texts if searches else texts[0]
+    return show_run(run, shown, choice, plain=plain, max_tokens=request.max_tokens, keep=request.save)
