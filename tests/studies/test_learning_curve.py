@@ -27,7 +27,7 @@ evaluate_every = 2
 save_every = 2
 tokens_per_batch = 512
 """
-GRID = ["data.limit=20,0", "model.attention=additive,none", "seed=1,2"]
+GRID = ["data.limit=20,0", "model.attention=additive,none", "model.width=8", "seed=1,2"]
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def test_the_points_are_the_test_scores_of_the_runs(recipe, tmp_path, capsys):
     assert [(point.value, point.position) for point in curve.points] == [("20", 20.0), ("all", 200.0)] * 2
     for point, attention in zip(curve.points, ["additive", "additive", "none", "none"]):
         for seed, score in point.scores.by_seed.items():
-            folder = out / f"limit={'0' if point.value == 'all' else point.value},attention={attention},seed={seed}"
+            folder = out / f"limit={'0' if point.value == 'all' else point.value},attention={attention},width=8,seed={seed}"
             stored = json.loads((folder / "scores.json").read_text())["test"]["accuracy"]["score"]
             assert score == pytest.approx(stored, abs=1e-4)
             sets = json.loads((folder / "data.json").read_text())["sets"]
             assert sets["training"]["examples"] == (200 if point.value == "all" else 20)
-    drawn = [(out / f"limit=20,attention=none,seed={seed}" / "training_hashes.bin").read_bytes() for seed in (1, 2)]
+    drawn = [(out / f"limit=20,attention=none,width=8,seed={seed}" / "training_hashes.bin").read_bytes() for seed in (1, 2)]
     assert drawn[0] != drawn[1], "each seed draws its own examples"
     assert json.loads((out / "curve.json").read_text())["differences"][0]["name"] == "attention = none"
     assert "<svg" in curve.report.read_text() and "attention = none" in (out / "figures" / "curve.svg").read_text()

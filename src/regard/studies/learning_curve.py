@@ -133,10 +133,15 @@ def collect_points(
 ) -> list[Point]:
     """Return the points of a finished sweep, from what its runs answered for one test set; lines and values in their order."""
     groups: dict[tuple[str, str], list[GridPoint]] = {}
+    fixed = set.intersection(*(set(one.values) for one in combinations))  # the same in all runs: no part of a line's name
     for one in combinations:
         values = dict(one.values)
-        rest = [f"{name.removeprefix('model.')} = {value}" for name, value in one.setting if name != axis]
-        groups.setdefault((", ".join(rest) or "score", values[axis]), []).append(one)
+        rest = [
+            f"{name.removeprefix('model.')} = {value}"
+            for name, value in one.setting
+            if name != axis and (name, value) not in fixed
+        ]
+        groups.setdefault((", ".join(rest) or "accuracy", values[axis]), []).append(one)
     lines = list(dict.fromkeys(name for name, _ in groups))
     points = []
     for name, value in sorted(groups, key=lambda key: lines.index(key[0])):  # stable: values keep their order

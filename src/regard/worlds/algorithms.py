@@ -5,12 +5,12 @@
 
 A pair is a pure function of the seed; its source alone determines its target, and whether it belongs to train, valid or test.
 
-How a sum is written decides whether it is learned. `digit_order`:
+How a sum is written decides whether longer sums than those of training are right. `digit_order`:
 
     plain           "123+45" -> "168"    the first digit depends on all carries
     reverse_target  "123+45" -> "861"    the least significant digit first (Lee et al. 2023, "Teaching arithmetic to small
                                          transformers"): each digit depends on two digits and one carry
-    reverse         "321+54" -> "861"    of the operands too (Kaiser and Sutskever 2016; McLeish et al. 2024)
+    reverse         "321+54" -> "861"    of the operands too (McLeish et al. 2024)
 
 `pad = 5` fills every operand with zeros to 5 digits and the sum to 6, "32100+54000" -> "861000", so that a digit has one
 distance from the digits that it depends on, whatever the length.
