@@ -68,7 +68,7 @@ def test_proportional_mixing_reads_every_example_once(sizes):
 def test_examples_per_epoch_are_those_of_the_paper():
     sizes = [1000, 100, 10]
     assert examples_per_epoch(sizes, [1, 1, 1], temperature=np.inf) == [370, 370, 370]
-    assert examples_per_epoch(sizes, [1, 1, 1], limit=100) == [529, 529, 53]  # min(e, K)
+    assert examples_per_epoch(sizes, [1, 1, 1], size_limit=100) == [529, 529, 53]  # min(e, K)
     roots = np.sqrt(sizes)
     assert examples_per_epoch(sizes, [1, 1, 1], temperature=2) == np.rint(1110 * roots / roots.sum()).astype(int).tolist()
     assert examples_per_epoch(sizes, [1, 1, 2], temperature=np.inf) == [278, 278, 555]

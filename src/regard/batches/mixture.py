@@ -61,10 +61,10 @@ def shuffled_passes(size: int, first: int, number: int, key: Sequence[int]) -> n
 
 
 def examples_per_epoch(
-    sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, limit: int | None = None
+    sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0, size_limit: int | None = None
 ) -> list[int]:
     """Return how many examples of each task an epoch reads, which has as many as there are in all: in proportion to
-    weight · min(size, limit)^(1/T), and at least one."""
-    limited = np.minimum(np.array(sizes, np.float64), limit or np.inf)
+    weight · min(size, size_limit)^(1/T), and at least one."""
+    limited = np.minimum(np.array(sizes, np.float64), size_limit or np.inf)
     rates = np.array(weights) * limited ** (1 / temperature)
     return [max(1, round(examples)) for examples in sum(sizes) * rates / rates.sum()]

@@ -77,7 +77,7 @@ class TasksData(BaseData):
     mixing: Literal["proportional", "equal"] | float = "proportional"
     """How often each task is sampled (Raffel et al. 2020, sec. 3.5.2): in proportion to its examples, equally, or with a
     temperature T in proportion to the T-th root of its examples."""
-    limit: Count | None = None
+    size_limit: Count | None = None
     """A task with more examples than this is sampled as if it had this many."""
 
     def first_file(self) -> str | None:

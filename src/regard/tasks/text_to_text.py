@@ -136,7 +136,10 @@ class TextToTextRun(TextToTextVerbs, Run):
         self._check_labels()
         found = [super(TextToTextRun, self)._training_rows(pairs) for pairs in examples.parts.values()]
         counts = examples_per_epoch(
-            [len(rows) for rows, _ in found], [data.tasks[name].weight for name in examples.parts], data.temperature, data.limit
+            [len(rows) for rows, _ in found],
+            [data.tasks[name].weight for name in examples.parts],
+            data.temperature,
+            data.size_limit,
         )
         return MixtureRows([rows for rows, _ in found], counts), sum(too_long for _, too_long in found)
 
