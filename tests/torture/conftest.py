@@ -253,7 +253,11 @@ def no_children_are_left():
 
 def child_processes() -> set[str]:
     """Return the ids of this process's children; helpers of other tests in the same worker may be among them."""
-    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
+    children: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            children.update((task / "children").read_text().split())
+    return children
 
 
 def pytest_terminal_summary(terminalreporter):
