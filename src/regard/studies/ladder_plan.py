@@ -35,8 +35,8 @@ TIMINGS_FILE = "timings.json"
 WARMUP_STEPS, TIMED_STEPS = {"cuda": 150, "cpu": 3}, {"cuda": 150, "cpu": 10}
 """Steps before the timed ones, in which a GPU captures CUDA graphs; and timed steps."""
 MIN_STEPS = 10
-WIDTH_UNIT = 16
-"""Widths that are fitted to a number of parameters are multiples of this, and of the heads."""
+HEAD_WIDTH_UNIT = 8
+"""Heads of a width that is fitted to a number of parameters have a multiple of this; a model without heads, of twice this."""
 MAX_WIDTH = 4096
 
 
@@ -105,7 +105,7 @@ def fit_width(settings: dict[str, Any], parameters: int, name: str) -> dict[str,
     """Return the model settings with the width whose number of parameters is nearest; a feed-forward layer grows with it."""
     model = {key: value for key, value in settings["model"].items() if key != "preset"}
     vocabulary = build_recipe(settings, name=name).tokens.size
-    unit = WIDTH_UNIT * model.get("heads", 1) // 2 if model.get("heads", 1) > 1 else WIDTH_UNIT
+    unit = HEAD_WIDTH_UNIT * max(2, model.get("heads", 1))
     ratio = model.get("feed_forward", 0) / model["width"]
 
     def with_width(width: int) -> dict[str, Any]:

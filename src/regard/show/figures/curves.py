@@ -71,23 +71,37 @@ def learning_rate_curve(rates: Sequence[float], losses: Sequence[float], smoothe
     return figure
 
 
+def draw_series(
+    axes: Axes,
+    number: int,
+    name: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    errors: Sequence[float] | Sequence[Sequence[float]],
+) -> None:
+    """Draw the points of series `number` with error bars, in its colour and with its marker."""
+    axes.errorbar(
+        x,
+        y,
+        yerr=errors,
+        color=theme().series[number % len(theme().series)],
+        marker=MARKERS[number % len(MARKERS)],
+        markersize=4,
+        linewidth=1.2,
+        elinewidth=0.8,
+        capsize=2,
+        label=name,
+    )
+
+
 @house_style()
 def score_by_length(series: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "BLEU") -> Figure:
     """Draw the score in bins of source length with intervals, one line per system; bins show their number of sentences."""
     figure, axes = plot_axes("words of the source (sentences)", metric, width=7.4 if len(series) > 1 else 5.6)
     for number, (name, bins) in enumerate(series.items()):
-        axes.errorbar(
-            [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))],
-            [one["score"] for one in bins],
-            yerr=[[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]],
-            color=theme().series[number % len(theme().series)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=1.2,
-            elinewidth=0.8,
-            capsize=2,
-            label=name,
-        )
+        places = [index + 0.07 * (number - (len(series) - 1) / 2) for index in range(len(bins))]
+        errors = [[one["score"] - one["ci_low"] for one in bins], [one["ci_high"] - one["score"] for one in bins]]
+        draw_series(axes, number, name, places, [one["score"] for one in bins], errors)
     bins = next(iter(series.values()))
     axes.set_xticks(range(len(bins)), [f"{one['low']}–{one['high']}\n({one['count']:,})" for one in bins])
     axes.set_ylim(bottom=0)
@@ -102,15 +116,13 @@ def score_over_length(
 ) -> Figure:
     """Draw the score at each tested length with intervals; the dashed line is the longest length in training."""
     figure, axes = plot_axes("length", metric)
-    for (name, points), colour, marker in zip(series.items(), theme().series, MARKERS):
+    for number, (name, points) in enumerate(series.items()):
         lengths, scores = [point["length"] for point in points], [point["score"] for point in points]
         errors = [
             [max(0.0, point["score"] - point["low"]) for point in points],
             [max(0.0, point["high"] - point["score"]) for point in points],
         ]
-        axes.errorbar(
-            lengths, scores, yerr=errors, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=3, label=name
-        )
+        draw_series(axes, number, name, lengths, scores, errors)
     axes.axvline(trained, color=theme().muted, linewidth=0.9, dashes=(4, 3))
     axes.annotate(
         "longest trained",
@@ -137,18 +149,7 @@ def learning_curve_figure(lines: Mapping[str, Sequence[tuple[float, float, float
     axes.set_xticks(positions, [f"{position:,.6g}" for position in positions])
     for number, (name, points) in enumerate(lines.items()):
         where, means, spreads = zip(*points)
-        axes.errorbar(
-            where,
-            means,
-            yerr=spreads,
-            color=theme().series[number % len(theme().series)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=1.2,
-            elinewidth=0.8,
-            capsize=2,
-            label=name,
-        )
+        draw_series(axes, number, name, where, means, spreads)
     figure.legend(loc="outside right upper")
     return figure
 
