@@ -7,6 +7,7 @@ import pytest
 
 from regard.cli.options import app
 from regard.errors import UserError
+from regard.scoring.score import percentage
 from regard.studies.learning_curve import Point, compare_lines, run_learning_curve
 from regard.studies.sweep import SeedScores
 
@@ -43,12 +44,14 @@ def test_the_points_are_the_test_scores_of_the_runs(recipe, tmp_path, capsys):
     assert curve.names == ["attention = additive", "attention = none"]
     assert [(point.value, point.position) for point in curve.points] == [("20", 20.0), ("all", 200.0)] * 2
     for point, attention in zip(curve.points, ["additive", "additive", "none", "none"]):
+        assert percentage(point.counts.sum(0)) == pytest.approx(point.scores.mean), "counts are means over the seeds"
         for seed, score in point.scores.by_seed.items():
             folder = out / f"limit={'0' if point.value == 'all' else point.value},attention={attention},width=8,seed={seed}"
             stored = json.loads((folder / "scores.json").read_text())["test"]["accuracy"]["score"]
             assert score == pytest.approx(stored, abs=1e-4)
             sets = json.loads((folder / "data.json").read_text())["sets"]
             assert sets["training"]["examples"] == (200 if point.value == "all" else 20)
+    assert any(len(set(point.scores.by_seed.values())) > 1 for point in curve.points), "seeds that differ, else nothing is tested"
     drawn = [(out / f"limit=20,attention=none,width=8,seed={seed}" / "training_hashes.bin").read_bytes() for seed in (1, 2)]
     assert drawn[0] != drawn[1], "each seed draws its own examples"
     assert json.loads((out / "curve.json").read_text())["differences"][0]["name"] == "attention = none"
