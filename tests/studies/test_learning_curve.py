@@ -89,7 +89,7 @@ def test_seeds_that_repeat_their_answers_add_no_evidence():
     ("task", "axis", "grid", "message"),
     [
         ("classify", "data.limit", ["seed=1,2"], "give its values, such as --set data.limit=100,1000"),
-        ("language", "data.limit", ["data.limit=5,9"], "task = 'language' has none"),
+        ("language", "data.limit", ["data.limit=5,9"], "classify or tag; task = 'language'"),
     ],
 )
 def test_what_has_no_curve_is_refused_before_anything_is_trained(tmp_path, task, axis, grid, message):

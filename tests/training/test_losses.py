@@ -223,7 +223,8 @@ def test_weights_with_a_fraction_of_the_rate_get_that_of_their_longest_name(kind
         {"encoder.blocks.0.weight": matrix, "encoder.blocks.0.bias": 0.05, "output.weight": 0.1, "output.bias": 0.1}
     )
     with pytest.raises(
-        UserError, match=r"train.optimizer.rates.decoder = 0.1: no trained weight is named so; there are: encoder, output"
+        UserError,
+        match=r"train.optimizer.rates.decoder = 0.1: no trained weight has a name with this prefix; prefixes: encoder, output",
     ):
         CombinedOptimizer(model, OptimizerSettings(rates={"decoder": 0.1}))
 

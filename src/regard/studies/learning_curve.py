@@ -115,7 +115,7 @@ def run_learning_curve(
     if axis not in dict(combinations[0].values):
         raise UserError(f"--curve {axis}: give its values, such as --set {axis}=100,1000")
     if task.count_correct is None:
-        raise UserError(f"--curve counts right answers, and task = {task.name!r} has none; use it to classify or tag")
+        raise UserError(f"--curve needs a task that has right and wrong answers, classify or tag; task = {task.name!r}")
     run_sweep(recipe, out, grid, device=device, jobs=jobs)
     tests: dict[str, Any] = read_dataset(settings.data, train=False).tests
     if not tests:

@@ -96,9 +96,8 @@ def rate_fractions(names: Sequence[str], rates: Mapping[str, float]) -> dict[str
     for prefix in rates:
         if not any(name.startswith(prefix) for name in names):
             known = ", ".join(sorted({name.split(".")[0] for name in names}))
-            raise UserError(
-                f"train.optimizer.rates.{prefix} = {rates[prefix]}: no trained weight is named so; there are: {known}"
-            )
+            problem = f"no trained weight has a name with this prefix; prefixes: {known}"
+            raise UserError(f"train.optimizer.rates.{prefix} = {rates[prefix]}: {problem}")
     by_length = sorted(rates, key=len, reverse=True)
     return {name: next((rates[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names}
 
