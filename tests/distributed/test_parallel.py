@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from regard import distributed
 from regard.batches.batches import Batches
@@ -429,6 +430,9 @@ def test_unsupported_parallel_settings_are_refused(monkeypatch):
     with pytest.raises(UserError, match=r"muon.*use adamw, or train.parallel = 'ddp'"):
         resolve_parallel(TextTraining(parallel="fsdp", optimizer={"kind": "muon"}))
     assert resolve_parallel(TextTraining()) == resolve_parallel(TextTraining(optimizer={"kind": "muon"})) == "ddp"
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.8.0"))
+    with pytest.raises(UserError, match=r"'fsdp' needs torch 2.13 or later, and this is 2.8.0; use 'ddp'"):
+        resolve_parallel(TextTraining(parallel="fsdp"))
     with pytest.raises(UserError, match="regard show runs in one process; start it without torchrun"):
         configure_rank(["show", "run", "text"])
 

@@ -9,7 +9,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from regard.recipe import Training
 
 ParallelMode = Literal["none", "ddp", "fsdp"]
+FSDP_VERSION = "2.13"
+"""The oldest torch on which the tests of FSDP pass."""
 
 
 class Parallelism:
@@ -116,6 +117,9 @@ def resolve_parallel(settings: "Training") -> ParallelMode:
             "train.optimizer.kind = 'muon' needs whole matrices, which train.parallel = 'fsdp' shards; "
             "use adamw, or train.parallel = 'ddp'"
         )
+    if settings.parallel == "fsdp" and torch.__version__ < FSDP_VERSION:  # compared as versions, 2.8 < 2.13
+        found = torch.__version__
+        raise UserError(f"train.parallel = 'fsdp' needs torch {FSDP_VERSION} or later, and this is {found}; use 'ddp'")
     return "ddp" if settings.parallel == "auto" else settings.parallel
 
 
@@ -159,17 +163,16 @@ def to_local(x: Tensor) -> Tensor:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """Shard a full tensor, which every rank has, as another tensor is sharded; nothing is sent, but before torch 2.7."""
+    """Shard a full tensor, which every rank has, as another tensor is sharded; nothing is sent."""
     if not is_sharded(like) or not full.dim():
         return full.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 
-    local = {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
     return distribute_tensor(
         full.to(like.device),
         like.device_mesh,  # type: ignore[attr-defined]
         like.placements,  # type: ignore[attr-defined]
-        **local,
+        src_data_rank=None,
     )
 
 
