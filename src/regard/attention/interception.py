@@ -120,7 +120,7 @@ class Interceptor(TorchFunctionMode):
             self.running.append(ModuleCall(name, module, options))
             self.ran.add(name)
             if self.in_own_modules and isinstance(module, Attention):
-                self.__enter__()
+                self.__enter__()  # type: ignore[no-untyped-call]
 
     def leave_module(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         if threading.get_ident() != self.thread or not self.running or self.running[-1].module is not module:
@@ -144,7 +144,7 @@ class Interceptor(TorchFunctionMode):
 
     def _pop(self) -> None:
         if isinstance(self.running.pop().module, Attention) and self.in_own_modules:
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     # the functions that are called
 
