@@ -54,7 +54,7 @@ def start_preparing(device: torch.device) -> Thread:
 
     def prepare() -> None:
         if device.type == "cuda":
-            with suppress(RuntimeError):  # the caller meets it too, where it can be reported
+            with suppress(RuntimeError, AssertionError):  # the caller meets it too, where it can be reported
                 square = torch.zeros(16, 16, device=device)
                 torch.mm(square, square)
         import_module("torch._dynamo")
