@@ -6,8 +6,9 @@ Each program handles TILE queries of one head and reads the keys twice: once for
 what a GPU computes. A mask reaches the kernel as one interval of keys per query (`Mask.intervals`); one that is no interval
 becomes -inf in the bias, as in `core.fused_attention`. Queries and keys are read where they lie, in any layout. The largest
 weights of a row are found by bisection: weights in [0, 1] are ordered as their bits, so that at most 14 comparisons (17 in
-float16, 30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in core.py
-(tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is computed in chunks (lazy_maps.py).
+float16, 30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in
+core.py (tests/attention/test_gpu.py) and a stable sort (test_weights_kernel.py). Triton comes with torch for GPUs; without it, a
+map is computed in chunks (lazy_maps.py).
 """
 
 import math
