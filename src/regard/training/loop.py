@@ -111,10 +111,13 @@ class TrainingLoop:
             self._saved_step = -1  # the checkpoint of this step does not have the evaluation
             self._begin_save()
         micro_batches = self.step_batches()
+        timing: AbstractContextManager[object] = self.log.timed("first_step")  # kernels are compiled, libraries loaded
         while state.step < settings.steps and not self._is_out_of_patience():
             with meter.waiting_for_data():
                 batches = next(micro_batches)
-            meter.add(*self.step(batches))
+            with timing:
+                meter.add(*self.step(batches))
+            timing = nullcontext()
             if self._is_due(settings.log_every):
                 self._report(meter)
             if self._is_due(min(MAX_NONFINITE_STEPS, settings.log_every)):
