@@ -16,7 +16,7 @@ from regard.attention.positions import PositionEncoding
 from regard.hardware import runs_inference_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
 from regard.layers.norm import Residual, add_and_norm, build_norm
-from regard.layers.unpadding import is_hooked, is_observed, knows_lengths, run_without_padding
+from regard.layers.unpadding import has_hooks, is_hooked, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -86,7 +86,7 @@ class Stack(nn.Module):
                 lambda x, mask: self._forward(x, mask),
                 x,
                 mask,
-                may_pack=lambda: self.sees_everything and not is_observed(self, x),
+                may_pack=lambda: self.sees_everything and not has_hooks(self),
             )
         return self._forward(x, mask, caches, sources, states, position_offsets)
 
