@@ -47,7 +47,7 @@ def has_hooks(module: nn.Module) -> bool:
     the modules directly: `modules()` takes three times as long."""
     parts = [module]
     for part in parts:
-        if part._forward_hooks or part._forward_pre_hooks:
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
             return True
         parts.extend(filter(None, part._modules.values()))
     return False
