@@ -1,10 +1,11 @@
 """Measure what `train.deterministic = true` costs, and whether it is needed for the same bits.
 
-    python benchmarks/deterministic.py [translation|gpt2|vit …] [--rounds 6] [--steps 20] [--compile] [--tiny]
+    python benchmarks/deterministic.py [translation|reviews|language|gpt2|vit …] [--rounds 6] [--steps 20] [--compile] [--tiny]
 
 Each setting trains in two processes with the same seed. All four start together, then they take turns, so that other load on the
 machine affects all of them alike. A work is a recipe on random examples: translation as in recipes/multi30k-en-de.toml (8,192
-tokens a step in four batch shapes, R-Drop), GPT-2 124M over 8 × 1,024 tokens, ViT-S/16 over 256 images. On a GPU the steps are
+tokens a step in four batch shapes, R-Drop), reviews of up to 600 tokens as in recipes/imdb-transformer.toml, language as in
+recipes/ptb-gpt.toml, GPT-2 124M over 8 × 1,024 tokens, ViT-S/16 over 256 images. On a GPU the steps are
 captured as CUDA graphs. Printed for each work: milliseconds a step of both settings, the median of the rounds' ratios with its
 quartiles, and for each setting whether both processes end with the same bits. `--tiny` is for trying it out on a CPU.
 """
@@ -28,11 +29,12 @@ from torch import Tensor, nn
 
 from regard.batches.batch import Batch
 from regard.hardware import hardware
+from regard.models.bert import EncoderClassifier
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.models.vit import VitClassifier
 from regard.plan.step_time import NullLog
-from regard.recipe import DecoderModel, Regularization, Training, TransformerModel, VitModel
+from regard.recipe import DecoderModel, EncoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
 from regard.training.cuda_graphs import side_stream
 from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
@@ -65,6 +67,30 @@ def translation(tiny: bool) -> Work:
     return Work(Transformer(settings, vocabulary, vocabulary, regularize), batches, regularize)
 
 
+def reviews(tiny: bool) -> Work:
+    vocabulary, tokens, lengths = (50, 64, (8, 16)) if tiny else (20_000, 16_384, (152, 304, 448, 600))
+    shape = {"width": 16, "heads": 2, "feed_forward": 32} if tiny else {"width": 512, "heads": 8, "feed_forward": 512}
+    settings = EncoderModel(
+        kind="transformer", layers=1, **shape, max_length=600, convolution=5, pool="max", positions=PositionSettings(kind="alibi")
+    )
+    regularize = Regularization(dropout=0.4, embedding_dropout=0.5, label_smoothing=0.1, r_drop=1.0)
+    batches = []
+    for length in lengths:
+        source = ids(tokens // length, length, vocabulary)
+        row_lengths = torch.randint(length // 2, length + 1, (len(source),))
+        batches.append(make_batch({"source": source, "lengths": row_lengths}, torch.randint(2, (len(source),))))
+    return Work(EncoderClassifier(settings, vocabulary, 2, regularize), batches, regularize)
+
+
+def language(tiny: bool) -> Work:
+    vocabulary, rows, length = (50, 2, 16) if tiny else (10_100, 32, 256)
+    shape = {"layers": 1, "width": 12, "heads": 2} if tiny else {"layers": 8, "width": 384, "heads": 6, "feed_forward": 1536}
+    regularize = Regularization(dropout=0.4, attention_dropout=0.2, activation_dropout=0.2, label_smoothing=0.0, r_drop=1.0)
+    settings = DecoderModel(kind="transformer", **shape, max_length=256, bias=False, positions=PositionSettings(kind="rotary"))
+    batch = make_batch({"target": ids(rows, length, vocabulary)}, ids(rows, length, vocabulary))
+    return Work(Gpt(settings, vocabulary, regularize), [batch], regularize)
+
+
 def gpt2(tiny: bool) -> Work:
     vocabulary, rows, length = (50, 2, 16) if tiny else (50_304, 8, 1024)
     regularize = Regularization(dropout=0.1, label_smoothing=0.0)
@@ -94,7 +120,13 @@ class FixedBatches:
         return self.batches[-1]
 
 
-WORKS: dict[str, Callable[[bool], Work]] = {"translation": translation, "gpt2": gpt2, "vit": vit}
+WORKS: dict[str, Callable[[bool], Work]] = {
+    "translation": translation,
+    "reviews": reviews,
+    "language": language,
+    "gpt2": gpt2,
+    "vit": vit,
+}
 
 
 def ids(rows: int, length: int, vocabulary: int) -> Tensor:

@@ -4,8 +4,10 @@ import importlib.util
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 
 import torch
 from torch import Tensor
@@ -42,6 +44,24 @@ def choose_device(name: str = "auto") -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", distributed.local_rank()) if distributed.world_size() > 1 else torch.device("cuda")
     return torch.device("cpu")
+
+
+def start_preparing(device: torch.device) -> Thread:
+    """Prepare for training in a thread: create the context of a GPU, load its matrix products, and import what optimizers need.
+
+    All of it takes seconds. Code that waits for a disk or for the tokenizers library leaves Python's lock to the thread.
+    """
+
+    def prepare() -> None:
+        if device.type == "cuda":
+            with suppress(RuntimeError, AssertionError):  # the caller meets it too, where it can be reported
+                square = torch.zeros(16, 16, device=device)
+                torch.mm(square, square)
+        import_module("torch._dynamo")
+
+    thread = Thread(target=prepare, name="prepare", daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager

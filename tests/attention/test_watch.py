@@ -5,9 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import has_torch_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention.core import attention_weights
+from regard.attention.core import attend, attention_weights
 from regard.attention.edit import edit
+from regard.attention.interception import Interceptor
 from regard.attention.modules import attention_modules
 from regard.attention.watch import watch
 from regard.errors import UserError
@@ -185,6 +190,86 @@ def test_recorded_scores_contain_the_position_bias(kind, inputs):
     added = scores - attention_modules(model)[name].decomposable_score.terms(q, k).sum(-1)
     expected = torch.zeros(2, 7, 7) if bias is None else bias
     torch.testing.assert_close(added[0], expected, atol=1e-5, rtol=0)
+
+
+class Operations(TorchDispatchMode):
+    """The operations that a pass dispatches, with the shapes of their inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append((func, *(tuple(x.shape) for x in args if isinstance(x, torch.Tensor))))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def test_watching_one_module_adds_the_operations_of_its_record_and_changes_no_other(family):
+    model, inputs = family
+    name = list(attention_modules(model))[-1]
+    with Operations() as plain:
+        expected = model(*inputs)
+    with watch(model, kinds=f"^{name}$") as seen, Operations() as watched:
+        found = model(*inputs)
+    assert torch.equal(found, expected)
+    operations = iter(watched.seen)
+    assert all(operation in operations for operation in plain.seen), "all of them, in the same order"
+    assert len(watched.seen) - len(plain.seen) <= 40 * len(seen.recorded(name))
+
+
+@torch.no_grad()
+def test_while_our_own_model_is_watched_the_function_mode_sees_its_attention_alone(family, monkeypatch):
+    """Elsewhere it would cost the host more for each attribute of a tensor than a GPU takes for a small kernel."""
+    model, inputs = family
+    functions, dispatch = [], Interceptor.__torch_function__
+
+    def count(self, func, types, args=(), kwargs=None):
+        functions.append(func)
+        return dispatch(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(Interceptor, "__torch_function__", count)
+    with watch(model) as seen:
+        model(*inputs)
+    assert functions == [attend] * sum(len(seen.recorded(name)) for name in seen.names())
+
+
+@torch.no_grad()
+def test_an_interrupted_pass_leaves_no_function_mode_behind(inputs):
+    model = tiny()
+
+    def interrupt(module, args, output):
+        raise KeyboardInterrupt
+
+    hook = next(iter(attention_modules(model).values())).register_forward_hook(interrupt)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), watch(model):
+            model(*inputs)
+        assert not has_torch_function((inputs[0],))
+    hook.remove()
+    with watch(model) as seen:
+        model(*inputs)
+    assert len(seen.names()) == 6
+
+
+class Mixed(nn.Module):
+    """A model of one's own around ours, which also attends elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = find_task("masked", "transformer").models["transformer"](FAMILIES["bert"][1], 13)
+
+    def forward(self, source, lengths):
+        x = self.inner.encoder(source, lengths)[:, None]
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@torch.no_grad()
+def test_attention_around_our_own_modules_is_seen_too():
+    model = Mixed().eval()
+    with watch(model) as seen:
+        model(READ, LENGTHS)
+    assert seen.names() == [f"inner.encoder.stack.blocks.{n}.self_attention" for n in range(2)] + ["Mixed"]
 
 
 @pytest.mark.parametrize("options", [{}, {"budget": 900}, {"budget": "1MB", "states": True, "gradients": True}], ids=str)

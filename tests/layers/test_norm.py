@@ -5,11 +5,14 @@ import torch
 from torch import nn
 
 from regard.attention.masks import NO_MASK
+from regard.attention.multihead import Attention
 from regard.attention.positions import PositionEncoding
+from regard.attention.watch import watch
 from regard.hardware import HAS_TRITON, TRITON_INTERPRETED
 from regard.layers import norm_kernel
-from regard.layers.block import BlockConfig
-from regard.layers.norm import Update, add_and_norm, build_norm
+from regard.layers.block import Block, BlockConfig
+from regard.layers.feed_forward import FeedForward
+from regard.layers.norm import Residual, Update, add_and_norm, build_norm
 from regard.layers.stack import Stack
 
 with_kernels = pytest.mark.skipif(
@@ -66,3 +69,21 @@ def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options):
         assert len(states) == 4
         found = stack._stream(x, NO_MASK, stack.prepare(x, NO_MASK, None, None, None)[1])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@torch.no_grad()
+def test_watching_attention_leaves_the_stream_and_hooks_of_skipped_modules_do_not(norm_first, monkeypatch):
+    stack = Stack(BlockConfig(12, 2, 16, norm_first=norm_first), 2, PositionEncoding()).to(DEVICE).eval()
+    x, streams, stream = torch.randn(2, 5, 12, device=DEVICE), [], stack._stream
+    monkeypatch.setattr("regard.layers.stack.runs_inference_kernels", lambda x: True)
+    monkeypatch.setattr(stack, "_stream", lambda *args: (streams.append(args), stream(*args))[1])
+    expected = stack(x)
+    with watch(stack) as seen:
+        assert torch.equal(stack(x), expected)
+    assert len(streams) == 2 and len(seen.names()) == 2
+    for part in stack.modules():
+        calls = []
+        with part.register_forward_hook(lambda *call: calls.append(call)):  # noqa: B023
+            torch.testing.assert_close(stack(x), expected)
+        assert calls or not isinstance(part, (Block, Residual, nn.LayerNorm, FeedForward, Attention)), part

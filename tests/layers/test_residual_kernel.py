@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 from regard.attention.masks import NO_MASK
+from regard.attention.multihead import Attention
 from regard.attention.positions import PositionEncoding
 from regard.hardware import HAS_TRITON, TRITON_INTERPRETED
 from regard.layers import residual_kernel
-from regard.layers.block import BlockConfig
+from regard.layers.block import Block, BlockConfig
+from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual, Update, add_and_norm, build_norm
 from regard.layers.stack import Stack
 
@@ -179,14 +181,17 @@ def test_training_a_stack_with_kernels_equals_training_it_without(monkeypatch, n
         torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-4)
 
 
-def test_hooks_inside_a_stack_run_while_it_trains():
-    stack = Stack(BlockConfig(8, 2, 16, norm_first=True, dropout=0.1), 2, PositionEncoding()).to(DEVICE).train()
-    seen = []
-    for register in ("register_forward_hook", "register_full_backward_hook"):
-        hook = getattr(stack.blocks[1], register)(lambda *_: seen.append(1))
-        stack(torch.randn(2, 3, 8, device=DEVICE, requires_grad=True)).sum().backward()
-        assert seen.pop() and not seen
-        hook.remove()
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_full_backward_hook"])
+def test_hooks_inside_a_stack_run_while_it_trains(norm_first, register):
+    stack = Stack(BlockConfig(8, 2, 16, norm_first=norm_first, dropout=0.1), 1, PositionEncoding()).to(DEVICE).train()
+    x = torch.randn(2, 3, 8, device=DEVICE, requires_grad=True)
+    parts = [part for part in stack.modules() if isinstance(part, (Block, Residual, nn.LayerNorm, FeedForward, Attention))]
+    for part in [*parts, *(part.dropout for part in parts if isinstance(part, Residual))]:
+        seen = []
+        with getattr(part, register)(lambda *_: seen.append(1)):  # noqa: B023
+            stack(x).sum().backward()
+        assert seen, part
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

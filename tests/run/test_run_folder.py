@@ -83,7 +83,10 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(tiny_run, ti
 def test_the_log_says_how_long_each_part_of_the_command_took(tiny_run):
     records = [json.loads(line) for line in (tiny_run.folder / "log.jsonl").read_text().splitlines()]
     begin, end = (next(record for record in records if record.get("event") == event) for event in ("begin", "end"))
-    assert begin["seconds_tokenizer"] > 0 and begin["seconds_model_and_tokens"] > 0
+    start = sum(begin[f"seconds_{part}"] for part in ("tokenizer", "device", "model", "tokens", "batches", "optimizer"))
+    assert 0 < start < begin["seconds_process"] < end["seconds_process"]
+    assert 0 < end["seconds_first_step"] < end["seconds_training"]
+    assert end["seconds_process"] - begin["seconds_process"] == pytest.approx(end["time"] - begin["time"], abs=0.1)
     assert 0 < end["seconds_evaluating"] + end["seconds_saving"] < end["seconds_training"] < end["time"] - begin["time"] + 0.01
 
 

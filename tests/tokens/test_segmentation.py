@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -129,6 +130,27 @@ def test_bpe_segmenter_without_dropout_equals_the_library(bpe):
     segmenter, chance = BpeSegmenter.from_tokenizer(bpe), random.Random(0)
     for ids, words in zip(bpe.encode(BPE_TEXTS), split_words(bpe, BPE_TEXTS)):
         assert [i for word in words for i in segmenter.segment(word, chance, 0.0)] == ids
+
+
+def segment_by_the_paper(segmenter, word, chance, dropout):
+    """Algorithm 1 of Provilkov et al. 2020, written out: in every round all merges are found anew."""
+    pieces = list(word)
+    while ranked := [
+        (segmenter.ranks[pair], i)
+        for i, pair in enumerate(pairwise(pieces))
+        if pair in segmenter.ranks and chance.random() >= dropout
+    ]:
+        _, i = min(ranked)
+        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+    return [segmenter.vocabulary[piece] for piece in pieces]
+
+
+@given(st.sampled_from(BPE_TEXTS), st.integers(0, 1000), st.floats(0.0, 1.0))
+def test_bpe_dropout_equals_the_algorithm_written_out(bpe, text, seed, dropout):
+    segmenter = BpeSegmenter.from_tokenizer(bpe)
+    for word in split_words(bpe, [text])[0]:
+        expected = segment_by_the_paper(segmenter, word, random.Random(seed), dropout)
+        assert segmenter.segment(word, random.Random(seed), dropout) == expected
 
 
 @given(st.sampled_from(BPE_TEXTS), st.integers(0, 1000), st.floats(0.05, 0.95))

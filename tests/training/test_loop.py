@@ -175,7 +175,8 @@ def test_an_evaluation_interrupted_by_a_signal_is_repeated(store, trainer, tmp_p
     ],
 )
 def test_a_signal_at_any_place_leaves_a_good_checkpoint(store, trainer, tmp_path, monkeypatch, place, number):
-    """The step, the save, or the removal of an old checkpoint is finished first."""
+    """The step, the save, or the removal of an old checkpoint is finished first. Saves run beside the steps: the run stops after
+    the step at which the signal is seen."""
     run = trainer(store, tmp_path, keep_checkpoints=1)
     where = {
         "saving": (checkpoint, "write_and_fsync"),
@@ -194,7 +195,8 @@ def test_a_signal_at_any_place_leaves_a_good_checkpoint(store, trainer, tmp_path
     with pytest.raises(Interrupted):
         run.train()
     path, damaged = checkpoint.latest_intact(tmp_path / "checkpoints")
-    assert path.name == f"step-{number:08d}" and not damaged and not [*tmp_path.rglob(".*ing*")]
+    assert path.name == f"step-{run.state.step:08d}" and not damaged and not [*tmp_path.rglob(".*ing*")]
+    assert run.state.step >= number if where[0] is checkpoint else run.state.step == number
 
 
 @pytest.mark.parametrize("stop", [4, 7])

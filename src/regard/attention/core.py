@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from regard.attention.kernels import decode_kernel, short_attention
-from regard.attention.masks import ALL_ROWS, NO_MASK, Mask, select_rows
+from regard.attention.masks import NO_MASK, Mask, Rows, select_rows
 from regard.attention.sparse_attention import attend_documents, local_attention, local_attention_pairs
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -100,7 +100,7 @@ def attention_weights(
     mask: Mask | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    rows: Tensor | slice = ALL_ROWS,
+    rows: Rows = None,
     min_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return the softmax over keys (B, H, T, S), in at least `min_dtype`; with `rows`, of these queries only."""
@@ -122,7 +122,7 @@ def attention_scores(
     mask: Mask | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    rows: Tensor | slice = ALL_ROWS,
+    rows: Rows = None,
 ) -> Tensor:
     """Return the input of the softmax (B, H, T, S): score(q, k) + bias, and -∞ where `mask` hides the key."""
     scores, allowed = _scores_and_mask(q, k, score, mask, bias, scale, rows)
@@ -130,10 +130,10 @@ def attention_scores(
 
 
 def _scores_and_mask(
-    q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None, rows: Tensor | slice
+    q: Tensor, k: Tensor, score: Score | None, mask: Mask | None, bias: Tensor | None, scale: float | None, rows: Rows
 ) -> tuple[Tensor, Tensor | None]:
     """Return score(q, k) + bias (B, H, T, S), and the dense mask, None where every key is visible."""
-    scores = (score or DotProductScore(scale))(q[:, :, rows], k)
+    scores = (score or DotProductScore(scale))(q if rows is None else q[:, :, rows], k)
     if bias is not None:
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         scores = scores + select_rows(bias, rows)

@@ -11,6 +11,10 @@ A `TorchFunctionMode` sees the calls of
 The mode is not active inside a function that it sees. `F.multi_head_attention_forward` is written in Python and checks for modes
 first, so a copy of it without that check runs under the mode again. With a mode active, torch.nn's encoder layers do not take
 their fused inference path, in which no attention can be seen.
+
+A mode costs the host some microseconds for each function of torch and each attribute of a tensor (`x.shape`, `x.dtype`), which a
+launch of a Triton kernel reads by the dozen. A model whose attention is all regard's own needs the mode only while one of these
+modules runs.
 """
 
 import re
@@ -18,7 +22,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -30,7 +34,8 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
 from regard.attention.core import VISIBLE_ATTENTION
-from regard.attention.modules import attention_like_modules, named_modules
+from regard.attention.modules import attends_in_own_modules, attention_like_modules, named_modules
+from regard.attention.multihead import Attention
 from regard.attention.transformers_interface import visible_implementations
 
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "nan_to_num"}
@@ -105,6 +110,8 @@ class Interceptor(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
         self.thread, self.crosses = threading.get_ident(), False
+        self.in_own_modules = attends_in_own_modules(self.modules)
+        """Whether the mode is active only while a module of regard's own attention runs."""
 
     # the modules that are running
 
@@ -112,12 +119,14 @@ class Interceptor(TorchFunctionMode):
         if threading.get_ident() == self.thread:
             self.running.append(ModuleCall(name, module, options))
             self.ran.add(name)
+            if self.in_own_modules and isinstance(module, Attention):
+                self.__enter__()  # type: ignore[no-untyped-call]
 
     def leave_module(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         if threading.get_ident() != self.thread or not self.running or self.running[-1].module is not module:
             return
         depth = len(self.running)
-        self.running.pop()
+        self._pop()
         if not self.softmaxes:
             return
         parts = output if isinstance(output, (tuple, list)) else [output]
@@ -127,6 +136,15 @@ class Interceptor(TorchFunctionMode):
                 found.depth = depth - 1
                 if key not in returned:
                     del self.softmaxes[key]
+
+    def leave_all(self) -> None:
+        """Leave the modules that were interrupted: torch calls no hooks after a KeyboardInterrupt."""
+        while self.running:
+            self._pop()
+
+    def _pop(self) -> None:
+        if isinstance(self.running.pop().module, Attention) and self.in_own_modules:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     # the functions that are called
 
@@ -314,15 +332,22 @@ def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] |
         warnings.warn("the compiled model runs as its module while it is watched or edited", stacklevel=5)
     hooks = []
     try:
-        for name, module in _modules_around_attention(interceptor.modules).items():
+        hooked = _modules_that_attend if interceptor.in_own_modules else _modules_around_attention
+        for name, module in hooked(interceptor.modules).items():
             name = name.removesuffix(".attend") or type(module).__name__
             hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
             hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
-        with force_eager(), visible_implementations(), interceptor:
+        with force_eager(), visible_implementations(), nullcontext() if interceptor.in_own_modules else interceptor:
             yield interceptor
     finally:
+        interceptor.leave_all()
         for hook in hooks:
             hook.remove()
+
+
+def _modules_that_attend(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return regard's own attention modules, and the model, to know that it ran."""
+    return {name: module for name, module in modules.items() if not name or isinstance(module, Attention)}
 
 
 def _modules_around_attention(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from regard.attention.sparse_attention import PackedDocuments, locate_documents
 
-ALL_ROWS = slice(None)
+Rows = Tensor | slice | None
+"""Some of the queries; None is all of them. A slice as a default would end a compiled graph (torch 2.11)."""
 INTERVALS = {"causal", "prefix", "lengths", "starts", "window", "documents"}
 """The conditions under which a query sees one interval of keys (documents only if each lies in one piece)."""
 
@@ -114,12 +115,10 @@ class Mask:
         per_head = self.allowed is not None and self.allowed.dim() > 2 and self.allowed.size(-3) > 1
         return replace(self, allowed=self.allowed[..., list(heads), :, :]) if per_head and self.allowed is not None else self
 
-    def dense(
-        self, queries: int, keys: int, device: torch.device | None = None, rows: Tensor | slice = ALL_ROWS
-    ) -> Tensor | None:
+    def dense(self, queries: int, keys: int, device: torch.device | None = None, rows: Rows = None) -> Tensor | None:
         """Return booleans that broadcast to (B, H, T, S), or None where every key is visible. `rows`: of these queries only."""
         cacheable = device is None or device.type == "cpu" or torch.is_inference_mode_enabled()
-        if rows is not ALL_ROWS or not cacheable or type(queries) is not int or type(keys) is not int:  # symbolic, when traced
+        if rows is not None or not cacheable or type(queries) is not int or type(keys) is not int:  # symbolic, when traced
             return self._build_dense(queries, keys, device, rows)
         wanted = (queries, keys, device)
         if wanted not in self._last_dense:
@@ -127,9 +126,10 @@ class Mask:
             self._last_dense[wanted] = self._build_dense(queries, keys, device, rows)
         return self._last_dense[wanted]
 
-    def _build_dense(self, queries: int, keys: int, device: torch.device | None, rows: Tensor | slice) -> Tensor | None:
+    def _build_dense(self, queries: int, keys: int, device: torch.device | None, rows: Rows) -> Tensor | None:
         key = torch.arange(keys, device=device)  # (S,)
-        query = torch.arange(keys - queries, keys, device=device)[rows, None]  # (T, 1)
+        query = torch.arange(keys - queries, keys, device=device)
+        query = (query if rows is None else query[rows])[:, None]  # (T, 1)
         conditions = []
         if self.causal:
             earlier = key <= query  # (T, S)
@@ -141,7 +141,8 @@ class Mask:
         if self.window is not None:
             conditions.append((key < query + self.window) & (key > query - self.window))
         if self.documents is not None:
-            own = self.documents[:, -queries:][:, rows]
+            own = self.documents[:, -queries:]
+            own = own if rows is None else own[:, rows]
             conditions.append((own[:, :, None] == self.documents[:, None, :])[:, None])  # (B, 1, T, S)
         if self.grid is not None:
             conditions.append(self.grid.dense(query, key))
@@ -204,9 +205,9 @@ def _per_sentence(values: Tensor) -> Tensor:
     return values[:, None, None, None]  # (B, 1, 1, 1)
 
 
-def select_rows(x: Tensor, rows: Tensor | slice) -> Tensor:
+def select_rows(x: Tensor, rows: Rows) -> Tensor:
     """Return these query rows of a tensor that broadcasts to (B, H, T, S)."""
-    return x if x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
+    return x if rows is None or x.dim() < 2 or x.size(-2) == 1 else x[..., rows, :]
 
 
 def _combine(name: str, one: Any, other: Any) -> Any:

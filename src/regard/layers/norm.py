@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import norm_kernel, residual_kernel
+from regard.layers.unpadding import is_hooked
 
 
 def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module:
@@ -119,8 +120,8 @@ class Residual(nn.Module):
         return add_and_norm(self._regularize(y), None, self.norm, is_stream=True)[1], None
 
     def _update(self, y: Tensor) -> Update:
-        """Return a sub-layer's output (B, T, D), regularized but for the dropout, where this is the last thing to do."""
-        if self.drop_path or not self.training:
+        """Return a sub-layer's output (B, T, D), regularized but for the dropout, where this comes last and nobody watches it."""
+        if self.drop_path or not self.training or is_hooked(self.dropout):
             return Update(self._regularize(y))
         return Update(y if self.scale is None else self.scale * y, self.dropout)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.hardware import HAS_TRITON, runs_inference_kernels
+from regard.layers.unpadding import is_hooked
 
 if HAS_TRITON:
     import triton
@@ -31,8 +32,7 @@ def is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
         and norm.weight is not None
         and norm.normalized_shape == x.shape[-1:]
         and x.size(-1) <= MAX_WIDTH
-        and not norm._forward_hooks
-        and not norm._forward_pre_hooks
+        and not is_hooked(norm)
     )
 
 

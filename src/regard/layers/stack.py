@@ -15,8 +15,8 @@ from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
 from regard.hardware import runs_inference_kernels, runs_training_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import Update, add_and_norm, build_norm
-from regard.layers.unpadding import has_hooks, is_observed, knows_lengths, run_without_padding
+from regard.layers.norm import Residual, Update, add_and_norm, build_norm
+from regard.layers.unpadding import is_hooked, is_observed, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -102,7 +102,7 @@ class Stack(nn.Module):
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
         has_kernels = runs_inference_kernels(x) or (self.training and runs_training_kernels(x))
-        if states is None and has_kernels and not has_hooks(self):
+        if states is None and has_kernels and not any(map(is_hooked, self._skipped_by_stream())):
             return self._stream(x, mask, options)
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
@@ -115,6 +115,12 @@ class Stack(nn.Module):
         for block, given in zip(self.layers(), options):
             x, update = block.stream(x, update, mask=mask, **given)
         return add_and_norm(x, update, self.norm)[1]
+
+    def _skipped_by_stream(self) -> Iterator[nn.Module]:
+        """Yield the modules that `_stream` does not call as modules; it calls all others, so that their hooks run."""
+        for block in self.layers():
+            yield block
+            yield from (part for part in block._modules.values() if isinstance(part, Residual))
 
     @property
     def sees_everything(self) -> bool:

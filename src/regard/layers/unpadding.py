@@ -47,7 +47,12 @@ def has_hooks(module: nn.Module) -> bool:
     the modules directly: `modules()` takes three times as long."""
     parts = [module]
     for part in parts:
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+        if is_hooked(part):
             return True
         parts.extend(filter(None, part._modules.values()))
     return False
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Return whether somebody watches a module itself."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)

@@ -61,26 +61,29 @@ def build_loop(
 ) -> BuiltLoop:
     """Build the model of a prepared run folder, its batches and its training loop."""
     torch.manual_seed(settings.seed)
-    run = task.run(task, folder, settings, device)
+    with log.timed("model"):
+        run = task.run(task, folder, settings, device)
     run.data = data
-    with distributed.local_first():
+    with log.timed("tokens"), distributed.local_first():
         rows, num_too_long = run._training_rows(data.train)
         valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
-    batches, speedups = choose_batches(run, rows)
+    with log.timed("batches"):
+        batches, speedups = choose_batches(run, rows)
     initialize(run, log)
-    loop = TrainingLoop(
-        run.model,
-        task.loss(run),
-        batches,
-        settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
-        seed=settings.seed,
-        folder=folder / "checkpoints",
-        log=log,
-        evaluate=lambda model: validate(run, model, data.valid, valid),
-        maximize=task.metrics,
-        inputs=inputs,
-        callbacks=callbacks,
-    )
+    with log.timed("optimizer"):
+        loop = TrainingLoop(
+            run.model,
+            task.loss(run),
+            batches,
+            settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
+            seed=settings.seed,
+            folder=folder / "checkpoints",
+            log=log,
+            evaluate=lambda model: validate(run, model, data.valid, valid),
+            maximize=task.metrics,
+            inputs=inputs,
+            callbacks=callbacks,
+        )
     return BuiltLoop(run, loop, num_too_long, speedups)
 
 

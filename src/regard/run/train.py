@@ -19,7 +19,7 @@ from regard.corpus.dataset import Dataset, read_dataset
 from regard.distributed import parallel
 from regard.errors import Interrupted, UserError
 from regard.files import atomic_write, clean_up_partial_writes, lock_folder, require_plain_folder
-from regard.hardware import choose_device, hardware
+from regard.hardware import choose_device, hardware, start_preparing
 from regard.interop.peft import ADAPTER_FILE
 from regard.layers.lora import merge_lora
 from regard.recipe import Recipe, apply_override, read_settings
@@ -199,11 +199,13 @@ def train_run(
         deterministic_algorithms(settings.train.deterministic),
         Log(folder / "log.jsonl", steps=settings.train.steps) as log,
     ):
+        preparation = start_preparing(device)
         with log.timed("tokenizer"):
             found, inputs = prepare_folder(task, settings, data, folder, options, log)
+        with log.timed("device"):
+            preparation.join()
         callbacks = [*make_loggers(settings.train.log), *callbacks]
-        with log.timed("model_and_tokens"):
-            run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, callbacks)
+        run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, callbacks)
         changed = environment.changes(folder, device)
         distributed.barrier()
         describe(run, log, data, num_too_long, loop.batches)

@@ -26,6 +26,8 @@ SPACE_NORMALIZERS = [
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 SPACE_BOUNDARY = re.compile(r"(?<=\S)(?= \S)")
 MIN_VARIANTS, MAX_VARIANTS = 4, 16
+NO_MERGE = 2**31
+"""The rank of a pair of pieces that is never merged."""
 
 SplitText = Callable[[str], list[str]]
 
@@ -92,18 +94,21 @@ class BpeSegmenter:
 
     def segment(self, word: str, chance: random.Random, dropout: float) -> list[int]:
         """Merge the best-ranked neighbours first; skip each possible merge of a round with probability `dropout`."""
-        pieces = list(word)
-        while len(pieces) > 1:
-            ranked = [
-                (self.ranks[pair], i)
-                for i, pair in enumerate(pairwise(pieces))
-                if pair in self.ranks and not (dropout and chance.random() < dropout)
-            ]
-            if not ranked:
-                break
-            _, i = min(ranked)
-            pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
-        return [self.vocabulary.get(piece, UNK) for piece in pieces]
+        pieces, rank_of, draw = list(word), self.ranks.get, chance.random
+        ranks = [rank_of(pair, NO_MERGE) for pair in pairwise(pieces)]  # of each piece and the next; a merge changes two of them
+        while True:
+            best, at = NO_MERGE, -1
+            for i, rank in enumerate(ranks):
+                if rank != NO_MERGE and draw() >= dropout and rank < best:
+                    best, at = rank, i
+            if at < 0:
+                return [self.vocabulary.get(piece, UNK) for piece in pieces]
+            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+            del ranks[at]
+            if at > 0:
+                ranks[at - 1] = rank_of((pieces[at - 1], pieces[at]), NO_MERGE)
+            if at < len(ranks):
+                ranks[at] = rank_of((pieces[at], pieces[at + 1]), NO_MERGE)
 
     def variants(self, word: str, count: int, seed: int, dropout: float) -> list[list[int]]:
         """Return as many independent samples as the word occurs, within bounds."""

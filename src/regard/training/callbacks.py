@@ -41,7 +41,10 @@ class Callback:
         """
 
     def on_save(self, step: int, path: Path) -> None:
-        """A checkpoint was written into the folder `path`, which stays complete until it is deleted."""
+        """A checkpoint was written into the folder `path`, which stays complete until it is deleted.
+
+        Checkpoints are written while training continues; with a callback that has this method, training waits for each.
+        """
 
     def on_end(self, finished: bool) -> None:
         """Training ends: `finished` is False if a signal or an error stopped it. Called after `on_begin`, whatever happens."""
@@ -67,6 +70,10 @@ class Callbacks(Callback):
         finally:
             self.on_end(finished)
         self.raise_error()
+
+    def listen_to(self, event: str) -> bool:
+        """Return whether a callback has a method of its own for an event."""
+        return any(getattr(type(one), event) is not getattr(Callback, event) for one in self._callbacks)
 
     def on_begin(self, run: "Run", step: int) -> None:
         self._call("on_begin", run, step)

@@ -20,6 +20,7 @@ from regard.recipe import Training
 from regard.training import checkpoint
 from regard.training.average import MovingAverage, average_weights
 from regard.training.callbacks import Callback, Callbacks
+from regard.training.checkpoint_writer import CheckpointWriter, Files
 from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, batch_shape, side_stream
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
@@ -83,6 +84,7 @@ class TrainingLoop:
         self.state = TrainState()
         self._saved_step = -1
         self._resumed_step = 0
+        self._writer = CheckpointWriter()
         self._signals = SignalHandler()
         self.nonfinite_steps = torch.zeros((), device=self.device)  # counted on the device, without synchronisation
         self.nonfinite_in_a_row = torch.zeros((), device=self.device)
@@ -92,7 +94,7 @@ class TrainingLoop:
 
     def train(self) -> dict[str, Tensor]:
         """Train to the last step; return the final weights (on rank 0)."""
-        with catch_signals() as self._signals, side_stream(self.device):
+        with catch_signals() as self._signals, side_stream(self.device), self._writer:
             try:
                 self._run_steps()
             except Interrupted:
@@ -107,12 +109,15 @@ class TrainingLoop:
         if state.step and self._is_due(settings.evaluate_every) and state.evaluated_step != state.step:
             self._evaluate(meter)
             self._saved_step = -1  # the checkpoint of this step does not have the evaluation
-            self.save()
+            self._begin_save()
         micro_batches = self.step_batches()
+        timing: AbstractContextManager[object] = self.log.timed("first_step")  # kernels are compiled, libraries loaded
         while state.step < settings.steps and not self._is_out_of_patience():
             with meter.waiting_for_data():
                 batches = next(micro_batches)
-            meter.add(*self.step(batches))
+            with timing:
+                meter.add(*self.step(batches))
+            timing = nullcontext()
             if self._is_due(settings.log_every):
                 self._report(meter)
             if self._is_due(min(MAX_NONFINITE_STEPS, settings.log_every)):
@@ -120,7 +125,8 @@ class TrainingLoop:
             if self._is_due(settings.evaluate_every):
                 self._evaluate(meter)
             if self._is_due(settings.save_every):
-                self.save()
+                self._begin_save()
+            self._writer.raise_error()
             self._stop_if_signalled()
         self._stop_if_signalled()
 
@@ -262,7 +268,7 @@ class TrainingLoop:
                 is_best = self.state.update_best(scores, self.maximize)
                 self.callbacks.on_evaluate(self.state.step, scores, is_best)
         if is_best:
-            self.save()
+            self._begin_save()
         meter.exclude(time.perf_counter() - start)
 
     @contextmanager
@@ -278,21 +284,40 @@ class TrainingLoop:
             self.ema.swap()
 
     def save(self) -> None:
-        """Write a checkpoint of the current step, unless there is one, and delete old ones."""
-        state, settings = self.state, self.settings
+        """Write a checkpoint of the current step, unless there is one, and delete old ones; it is complete when this returns."""
+        self._begin_save()
+        with self.log.timed("saving"):
+            self._writer.wait()
+
+    def _begin_save(self) -> None:
+        """Begin to write a checkpoint of the current step, unless there is one. On several ranks, whose threads must not exchange
+        anything meanwhile, and where a callback is told of checkpoints, it is complete when this returns."""
+        state = self.state
         if self._saved_step == state.step:
             return
         state.nonfinite_steps, state.nonfinite_in_a_row = int(self.nonfinite_steps.item()), int(self.nonfinite_in_a_row.item())
-        whole = checkpoint.Checkpoint(self.tensors(), {**asdict(state), "inputs": dict(self.inputs)})
+        tensors, step = self.tensors(), state.step
+        values, protected = {**asdict(state), "inputs": dict(self.inputs)}, [state.best_step, self._resumed_step]
+
+        def write(files: Files) -> None:
+            checkpoint.save_sharded(self.folder, step, checkpoint.Checkpoint(files, values))
+            self._prune(protected)
+
         with self.log.timed("saving"):
-            checkpoint.save_sharded(self.folder, state.step, whole)
+            if distributed.world_size() > 1:
+                write(tensors)
+            else:
+                self._writer.submit(checkpoint.local_tensors(tensors), write)
+            if self.callbacks.listen_to("on_save"):
+                self._writer.wait()
+        self._saved_step = step
+        self.callbacks.on_save(step, checkpoint.step_path(self.folder, step))
+
+    def _prune(self, protected: Sequence[int]) -> None:
+        """Delete old checkpoints, but not those of the protected steps."""
         if distributed.is_main():
-            protected = [state.best_step, self._resumed_step]
-            checkpoint.prune_checkpoints(
-                self.folder, max(settings.keep_checkpoints, settings.average_checkpoints), protected, self._is_regular
-            )
-        self._saved_step = state.step
-        self.callbacks.on_save(state.step, checkpoint.step_path(self.folder, state.step))
+            keep = max(self.settings.keep_checkpoints, self.settings.average_checkpoints)
+            checkpoint.prune_checkpoints(self.folder, keep, protected, self._is_regular)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return all tensors of a checkpoint, by file and name."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.masks import ALL_ROWS, NO_MASK, Mask
+from regard.attention.masks import NO_MASK, Mask
 
 try:
     import triton
@@ -26,6 +26,7 @@ try:
 except ImportError:
     triton = None
 
+ALL = slice(None)
 SUPPORTED_MASKS = {"causal", "prefix", "lengths", "starts", "window", "documents", "allowed"}
 MAX_HEAD_WIDTH = 256
 MAX_KEYS = 8192
@@ -103,11 +104,11 @@ class KernelInputs:
             bias = bias[(None,) * (4 - bias.dim())].expand(-1, -1, T, S).contiguous()
         return found.expand(B, T, 2).contiguous(), bias
 
-    def _launch(self, kind: str, size: int, out: Tensor, batch: slice = ALL_ROWS, rows: slice = ALL_ROWS) -> None:
+    def _launch(self, kind: str, size: int, out: Tensor, batch: slice = ALL, rows: slice = ALL) -> None:
         intervals, bias = self._mask
         q, k, intervals = self.q[batch, :, rows], self.k[batch], intervals[batch, rows].contiguous()
         if bias is not None:
-            bias = bias[batch if bias.size(0) > 1 else ALL_ROWS, :, rows].contiguous()
+            bias = bias[batch if bias.size(0) > 1 else ALL, :, rows].contiguous()
         layout = "none" if bias is None else BIAS_LAYOUTS[bias.size(0) > 1, bias.size(1) > 1]
         (B, H, T, width), (G, S) = q.shape, k.shape[1:3]
         assert out.is_contiguous() and q.stride(3) == k.stride(3) == 1
