@@ -28,7 +28,7 @@ evaluate_every = 2
 save_every = 2
 tokens_per_batch = 512
 """
-GRID = ["data.limit=20,0", "model.attention=additive,none", "model.width=8", "seed=1,2"]
+GRID = ["data.limit=0,20", "model.attention=additive,none", "model.width=8", "seed=1,2"]
 
 
 @pytest.fixture

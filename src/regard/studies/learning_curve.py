@@ -131,7 +131,7 @@ def run_learning_curve(
 def collect_points(
     combinations: Sequence[GridPoint], out: Path, axis: str, task: Task, test: str, examples: Examples
 ) -> list[Point]:
-    """Return the points of a finished sweep, from what its runs answered for one test set; lines and values in their order."""
+    """Return the points of a finished sweep, from what its runs answered for one test set: line by line, each by position."""
     groups: dict[tuple[str, str], list[GridPoint]] = {}
     fixed = set.intersection(*(set(one.values) for one in combinations))  # the same in all runs: no part of a line's name
     for one in combinations:
@@ -144,14 +144,13 @@ def collect_points(
         groups.setdefault((", ".join(rest) or "accuracy", values[axis]), []).append(one)
     lines = list(dict.fromkeys(name for name, _ in groups))
     points = []
-    for name, value in sorted(groups, key=lambda key: lines.index(key[0])):  # stable: values keep their order
-        seeds = groups[name, value]
+    for (name, value), seeds in groups.items():
         answers = np.array([count_right(out / one.folder, task, test, examples) for one in seeds], np.float64)  # (S, N, 2)
         scores = {one.seed: percentage(right.sum(0)) for one, right in zip(seeds, answers)}
         all_examples = axis == LIMIT and value == "0"
         position = training_examples(out / seeds[0].folder) if all_examples else to_number(axis, value)
         points.append(Point(name, "all" if all_examples else value, position, SeedScores(scores), answers.mean(0)))
-    return points
+    return sorted(points, key=lambda point: (lines.index(point.name), point.position))
 
 
 def count_right(folder: Path, task: Task, test: str, examples: Examples) -> list[tuple[int, int]]:
