@@ -33,9 +33,9 @@ from regard.run.resume import (
     resume_from_checkpoint,
     training_inputs,
 )
-from regard.run.warm_up import compile_ahead
 from regard.tasks.base import Run
 from regard.tasks.shared.data_record import write_data_record
+from regard.tasks.shared.warm_up import compile_ahead
 from regard.tasks.task import Task
 from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback

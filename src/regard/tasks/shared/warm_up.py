@@ -1,7 +1,7 @@
 """Compile the kernels of evaluation and scoring in a second process, while the first one trains.
 
 Triton compiles a kernel when it is first called, 0.3 to 1 s each, and keeps it in a cache on disk, where every process finds it
-within milliseconds. The second process (`python -m regard.run.warm_up RUN DEVICE`) evaluates and scores a model with random
+within milliseconds. The second process (`python -m regard.tasks.shared.warm_up RUN DEVICE`) evaluates and scores a model with random
 weights on the validation set by the same code, so that no list of kernels has to be kept. It writes nothing into the run folder.
 """
 
@@ -26,7 +26,7 @@ MIN_STEPS = 1000
 MIN_FREE_MEMORY, MAX_MEMORY = 40 * 2**30, 4 * 2**30
 """Of the GPU: what must be free, so that training does not lack what the second process takes, and what that may take."""
 MAX_EXAMPLES = 1024
-COMMAND = (sys.executable, "-m", "regard.run.warm_up")
+COMMAND = (sys.executable, "-m", "regard.tasks.shared.warm_up")
 
 
 @contextmanager

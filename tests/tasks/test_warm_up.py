@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from regard.run import warm_up
 from regard.run.train import train
+from regard.tasks.shared import warm_up
 from regard.tasks.translate import TranslateRun
 
 CPU = torch.device("cpu")
@@ -87,7 +87,7 @@ def test_the_second_process_runs_while_a_model_is_trained_and_not_after(tiny_set
 
 def test_the_second_process_ends_when_its_parent_is_killed(tiny_run, tmp_path):
     """The parent here holds the pipe alone; without it the process would go on compiling for a run that is gone."""
-    code = "import sys, threading, time; from regard.run.warm_up import end_with_parent; "
+    code = "import sys, threading, time; from regard.tasks.shared.warm_up import end_with_parent; "
     code += "threading.Thread(target=end_with_parent, daemon=True).start(); print('ready', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"ready\n"
