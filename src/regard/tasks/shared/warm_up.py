@@ -1,8 +1,9 @@
 """Compile the kernels of evaluation and scoring in a second process, while the first one trains.
 
 Triton compiles a kernel when it is first called, 0.3 to 1 s each, and keeps it in a cache on disk, where every process finds it
-within milliseconds. The second process (`python -m regard.tasks.shared.warm_up RUN DEVICE`) evaluates and scores a model with random
-weights on the validation set by the same code, so that no list of kernels has to be kept. It writes nothing into the run folder.
+within milliseconds. The second process (`python -m regard.tasks.shared.warm_up RUN DEVICE`) evaluates and scores a model with
+random weights on the validation set by the same code, so that no list of kernels has to be kept. It writes nothing into the run
+folder.
 """
 
 import hashlib
