@@ -168,17 +168,3 @@ def test_weights_kernel_reads_any_layout_in_chunks(dtype):
     for batch, rows in ((slice(0, 3), slice(0, 70)), (slice(1, 3), slice(5, 66)), (slice(2, 3), slice(69, 70))):
         found = inputs.weights(batch, rows)
         torch.testing.assert_close(found.float(), whole[batch, :, rows].float(), atol=tolerance, rtol=0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("S", [1, 7, 64, 500, 1024, 5000])
-def test_largest_weights_equal_topk(dtype, S):
-    weights = torch.randn(3, 2, 37, S, device="cuda").mul(4).softmax(-1).to(dtype)
-    weights[0, 0] = 0  # rows that look nowhere
-    weights[0, 1] = 1 / S  # ties everywhere
-    for number in {1, min(5, S), S}:
-        values, keys = weights.new_empty(3, 2, 37, number), weights.new_empty(3, 2, 37, number, dtype=torch.int16)
-        weights_kernel.largest(weights, values, keys)
-        assert torch.equal(values.sort(-1, descending=True).values, weights.topk(number).values)
-        assert torch.equal(values, weights.gather(-1, keys.long()))
-        assert keys.long().sort(-1).values.diff(dim=-1).gt(0).all(), "no key twice"

@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
 from regard.attention.core import VISIBLE_ATTENTION
-from regard.attention.modules import attends_in_own_modules, attention_like_modules, named_modules
+from regard.attention.modules import attends_in_own_modules, attention_like_modules, named_modules, names_around
 from regard.attention.multihead import Attention
 from regard.attention.transformers_interface import visible_implementations
 
@@ -360,7 +360,7 @@ def _modules_around_attention(modules: dict[str, nn.Module]) -> dict[str, nn.Mod
             for name, module in modules.items()
             if not name or any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.")
         }
-    around = {name[:end] for name in names for end in (*(i for i, letter in enumerate(name) if letter == "."), len(name))}
+    around = {around for name in names for around in (name, *names_around(name))}
     return {name: module for name, module in modules.items() if name in around or not name}
 
 

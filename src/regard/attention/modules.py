@@ -1,7 +1,7 @@
 """Find the attention modules of a model by name, layer and pattern."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -44,7 +44,14 @@ def named_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _own_attention(modules: dict[str, nn.Module]) -> dict[str, Attention]:
-    return {name.removesuffix(".attend"): module for name, module in modules.items() if isinstance(module, Attention)}
+    own = _instances(modules, lambda kind: issubclass(kind, Attention))
+    return {name.removesuffix(".attend"): module for name, module in own.items() if isinstance(module, Attention)}
+
+
+def _instances(modules: dict[str, nn.Module], includes: Callable[[type[nn.Module]], object]) -> dict[str, nn.Module]:
+    """Return the modules of some classes. Many modules have few classes, and a GPU waits until a watch has begun."""
+    kinds = {kind for kind in set(map(type, modules.values())) if includes(kind)}
+    return {name: module for name, module in modules.items() if type(module) in kinds} if kinds else {}
 
 
 def attention_like_modules(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
@@ -52,9 +59,15 @@ def attention_like_modules(modules: dict[str, nn.Module]) -> dict[str, nn.Module
     own = _own_attention(modules)
     if own:
         return dict(own)
-    named = {name: module for name, module in modules.items() if ATTENTION_CLASS.search(type(module).__name__)}
-    outer = {name[:end] for name in named for end in range(len(name)) if name[end] == "."}
+    named = _instances(modules, lambda kind: ATTENTION_CLASS.search(kind.__name__))
+    outer = {around for name in named for around in names_around(name)}
     return {name: module for name, module in named.items() if name not in outer}
+
+
+def names_around(name: str) -> Iterator[str]:
+    """Yield the names of the modules that contain one, from the innermost: a.b and a of a.b.c."""
+    while name := name.rpartition(".")[0]:
+        yield name
 
 
 def attends_in_own_modules(modules: dict[str, nn.Module]) -> bool:

@@ -5,9 +5,10 @@ Each program handles TILE queries of one head and reads the keys twice: once for
 (online softmax, Milakov & Gimelshein 2018), once for the weights 2^(s - m - log₂ l). Scores are in units of log 2, since 2^x is
 what a GPU computes. A mask reaches the kernel as one interval of keys per query (`Mask.intervals`); one that is no interval
 becomes -inf in the bias, as in `core.fused_attention`. Queries and keys are read where they lie, in any layout. The largest
-weights of a row are found by bisection: weights in [0, 1] are ordered as their bits, so that at most 14 comparisons (30 in
-float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in core.py
-(tests/attention/test_gpu.py). Triton comes with torch for GPUs; without it, a map is computed in chunks (lazy_maps.py).
+weights of a row are found by bisection: weights in [0, 1] are ordered as their bits, so that at most 14 comparisons (17 in
+float16, 30 in float32) with the whole row find the smallest weight to keep. The kernels must equal the written-out equation in
+core.py (tests/attention/test_gpu.py) and a stable sort (test_weights_kernel.py). Triton comes with torch for GPUs; without it, a
+map is computed in chunks (lazy_maps.py).
 """
 
 import math
@@ -33,6 +34,8 @@ MAX_KEYS = 8192
 """Keys of a row whose largest weights are selected by one program."""
 ENTRIES_PER_WARP = 2048
 """Sums over a row stay within a warp up to this length."""
+UNUSED_BITS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
+"""The last bits of a number of each precision in float32, which are always 0."""
 LARGEST_BLOCK = 32
 """Block means up to this size are computed by one program; larger ones are averages of these."""
 
@@ -138,18 +141,19 @@ def largest(weights: Tensor, values: Tensor, keys: Tensor) -> None:
     assert weights.is_contiguous() and values.is_contiguous() and keys.is_contiguous()
     S, number = weights.size(-1), values.size(-1)
     width, rows = max(32, 1 << (S - 1).bit_length()), weights[..., 0].numel()
-    most, mean = _first_bounds(S, number, weights.dtype)
+    unused = UNUSED_BITS[weights.dtype]
+    most, mean = _first_bounds(S, number, weights.dtype, unused)
     largest_weights_kernel[(rows,)](
-        weights, values, keys, S, number, most + 1, mean, width, num_warps=max(1, width // ENTRIES_PER_WARP)
+        weights, values, keys, S, number, most + 1, mean, width, unused, num_warps=max(1, width // ENTRIES_PER_WARP)
     )
 
 
 @cache
-def _first_bounds(S: int, number: int, dtype: torch.dtype) -> list[int]:
+def _first_bounds(S: int, number: int, dtype: torch.dtype, unused: int) -> list[int]:
     """Return the bits of 1/number and of 1/S. Rows sum to 1, up to rounding: at most `number` weights reach 1/number, and about a
     half of diffuse ones the mean."""
-    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=dtype)
-    return bounds.view(torch.int32 if dtype == torch.float32 else torch.int16).tolist()
+    bounds = torch.tensor([min(1.0, 1.02 / number), 1 / S], dtype=dtype).float()
+    return (bounds.view(torch.int32) >> unused).tolist()
 
 
 if triton is not None:
@@ -248,25 +252,28 @@ if triton is not None:
         most,  # bits that fewer than `number` weights reach
         mean,  # bits of 1/S
         WIDTH: tl.constexpr,  # a power of two from S on
+        UNUSED: tl.constexpr,  # the last bits in float32, which are 0
     ):
         row, key = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
         weight = tl.load(weights + row * S + key, mask=key < S, other=0.0)
-        if weight.dtype == tl.float32:
-            bits = weight.to(tl.int32, bitcast=True)
-        else:
-            bits = weight.to(tl.int16, bitcast=True).to(tl.int32)
-        bits = tl.where(key < S, bits, -1)
+        # NaN is 0, and so are the keys from S on: they come last of all that are equal, and so are never kept
+        bits = tl.maximum(weight.to(tl.float32), 0.0).to(tl.int32, bitcast=True) >> UNUSED
         low, high = 0 * most, most  # `number` weights or more reach `low`, fewer reach `high`
+        reach_low = WIDTH  # the number of weights that reach `low`
         middle = tl.minimum(mean, high - 1)
         while high - low > 1:
-            reached = tl.sum((bits >= middle).to(tl.int32), 0)
+            reached = WIDTH + tl.sum((bits - middle) >> 31, 0)  # the sign bit takes fewer instructions than a comparison
+            reach_low = tl.where(reached >= number, reached, reach_low)
             low = tl.where(reached >= number, middle, low)
             high = tl.where(reached > number, high, tl.where(reached == number, middle + 1, middle))
             middle = (low + high) // 2
-        larger, equal = bits > low, bits == low
-        left = number - tl.sum(larger.to(tl.int32), 0)  # of equal weights, the first ones are kept
-        counts = tl.cumsum(larger.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # both in one pass
-        kept = larger | (equal & ((counts >> 16) <= left))
-        place = (counts & 0xFFFF) + tl.minimum(counts >> 16, left) - 1
+        if reach_low > number:  # of equal weights, the first ones are kept
+            equal = (bits == low).to(tl.int32)
+            last = tl.sum(equal, 0) - (reach_low - number)
+            bits = tl.where((bits == low) & (tl.cumsum(equal, 0) > last), -1, bits)
+        before = tl.cumsum(1 + ((bits - low) >> 31), 0) - 1
+        # 16 bits, instead of pointers, move from the threads that read a weight to those that write it
+        place = tl.where(bits >= low, before, -1).to(tl.int16).to(tl.int32)
+        kept = place.to(tl.uint32, bitcast=True) < number  # 0 or more, and inside of the row whatever the weights are
         tl.store(values + row * number + place, weight, mask=kept)
         tl.store(keys + row * number + place, key.to(keys.dtype.element_ty), mask=kept)
