@@ -55,4 +55,4 @@ def has_hooks(module: nn.Module) -> bool:
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether somebody watches a module itself."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
