@@ -37,7 +37,7 @@ def test_the_warm_up_validates_in_the_precision_of_training_scores_in_float32_an
     record("_score")
     monkeypatch.setattr(warm_up, "choose_precision", lambda *_: "bf16")
     before = contents(tiny_run.folder)
-    assert warm_up.warm_up(tiny_run.folder, CPU) == tiny_run.recipe
+    warm_up.warm_up(tiny_run.folder, CPU)
     assert seen == [("_validate", True, False), ("_score", False, True)]
     assert contents(tiny_run.folder) == before
 
@@ -83,6 +83,17 @@ def test_the_second_process_runs_while_a_model_is_trained_and_not_after(tiny_set
     train(tiny_settings, tmp_path / "run", device="cpu")
     (process,) = [one for one in processes if one.args[0] == sys.executable]
     assert process.poll() is not None
+
+
+@pytest.mark.system
+def test_the_second_process_evaluates_and_scores_and_then_writes_its_marker(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(warm_up, "is_worthwhile", lambda *_: True)
+    before, marker, until = contents(tiny_run.folder), warm_up.marker(tiny_run.recipe, CPU), time.monotonic() + 120
+    with warm_up.compile_ahead(tiny_run.recipe, tiny_run.folder, CPU):
+        while not marker.exists() and time.monotonic() < until:
+            time.sleep(0.2)
+    assert marker.exists() and contents(tiny_run.folder) == before
 
 
 def test_the_second_process_ends_when_its_parent_is_killed(tiny_run, tmp_path):

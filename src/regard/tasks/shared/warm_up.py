@@ -1,9 +1,9 @@
 """Compile the kernels of evaluation and scoring in a second process, while the first one trains.
 
 Triton compiles a kernel when it is first called, 0.3 to 1 s each, and keeps it in a cache on disk, where every process finds it
-within milliseconds. The second process (`python -m regard.tasks.shared.warm_up RUN DEVICE`) evaluates and scores a model with
-random weights on the validation set by the same code, so that no list of kernels has to be kept. It writes nothing into the run
-folder.
+within milliseconds. The second process (`python -m regard.tasks.shared.warm_up RUN DEVICE MARKER`) evaluates and scores a model
+with random weights on the validation set by the same code, so that no list of kernels has to be kept. It writes nothing into the
+run folder.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def compile_ahead(settings: Recipe, folder: Path, device: torch.device) -> Itera
         return
     silent = subprocess.DEVNULL
     process = subprocess.Popen(
-        [*COMMAND, str(folder), str(device)], stdin=subprocess.PIPE, stdout=silent, stderr=silent
+        [*COMMAND, str(folder), str(device), str(marker(settings, device))], stdin=subprocess.PIPE, stdout=silent, stderr=silent
     )  # the pipe closes when this process ends, however it ends
     try:
         yield
@@ -66,8 +66,8 @@ def marker(settings: Recipe, device: torch.device) -> Path:
     return Path(cache, f"regard-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}")
 
 
-def warm_up(folder: Path, device: torch.device) -> Recipe:
-    """Evaluate and score a model with random weights as training and `regard evaluate` do; return its recipe."""
+def warm_up(folder: Path, device: torch.device) -> None:
+    """Evaluate and score a model with random weights as training and `regard evaluate` do."""
     recipe = tasks.read_recipe(folder / "recipe.toml")
     task = tasks.recipe_task(recipe)
     run = task.run(task, folder, recipe, device)
@@ -77,7 +77,6 @@ def warm_up(folder: Path, device: torch.device) -> Recipe:
     with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext():
         run._validate(some, run._evaluation_rows(some))
     run._score("valid", some)
-    return recipe
 
 
 def end_with_parent() -> None:
@@ -88,17 +87,17 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Compile the kernels for a run folder on a device, with low priority."""
+    """Compile the kernels for a run folder on a device, with low priority; then write the marker."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(10)
     device = choose_device(sys.argv[2])
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(MAX_MEMORY / torch.cuda.mem_get_info(device)[1], device)
-    recipe = warm_up(Path(sys.argv[1]), device)
-    path = marker(recipe, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
+        torch.cuda.set_per_process_memory_fraction(MAX_MEMORY / torch.cuda.mem_get_info(device)[1], device.index)
+    warm_up(Path(sys.argv[1]), device)
+    done = Path(sys.argv[3])
+    done.parent.mkdir(parents=True, exist_ok=True)
+    done.touch()
 
 
 if __name__ == "__main__":
