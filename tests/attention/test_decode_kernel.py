@@ -123,6 +123,19 @@ def test_full_cache_is_not_written_beyond_its_end():
     assert cache.append_and_attend(new, new, new, Mask(), None) is None and cache.length == 2
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_new_key_that_a_row_does_not_see_is_appended_unchanged(dtype):
+    """The second row sees only the old key, the third nothing, but the cache is that of any other row."""
+    cache = KVCache(4)
+    old, new = (torch.randn(3, 1, 1, 16, device=DEVICE, dtype=dtype) for _ in range(2))
+    cache.append(old, old)
+    lengths, starts = torch.tensor([[2, 1, 2], [0, 0, 3]], device=DEVICE)
+    found = cache.append_and_attend(new, new, new, Mask(causal=True, lengths=lengths, starts=starts), None)
+    assert found is not None and torch.equal(found[1], old[1]) and not found[2].any()
+    assert not torch.equal(found[0], old[0]), "the first row sees both"
+    assert torch.equal(cache.keys[:, :, :2], torch.cat([old, new], dim=2)) and torch.equal(cache.keys, cache.values)
+
+
 def test_layers_share_one_index():
     index, rows = RowIndex(), torch.tensor([1, 0], device=DEVICE)
     caches = [KVCache(4, index) for _ in range(3)]

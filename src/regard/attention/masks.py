@@ -97,7 +97,7 @@ class Mask:
 
     @staticmethod
     def packed(documents: PackedDocuments, padded: "PaddedRows | None" = None) -> "Mask":
-        """Return the mask under which nothing looks across these documents, which may be rows of a batch without their padding."""
+        """Return the mask under which nothing looks across these documents; `padded`: they are rows without their padding."""
         mask = Mask(documents=documents.index)
         object.__setattr__(mask, "_packed", documents)
         object.__setattr__(mask, "padded", padded)

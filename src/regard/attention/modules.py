@@ -23,7 +23,7 @@ ATTENTION_CLASS = re.compile(r"attention|attend|attn", re.IGNORECASE)
 
 
 class AttentionHook:
-    """A hook that follows which module runs and leaves its tensors alone, so that models need not leave their fast paths for it."""
+    """A hook that follows which module runs and leaves its tensors alone: no model leaves its fast path because of it."""
 
     def __init__(self, function: Callable[..., None]):
         self.function = function

@@ -3,7 +3,7 @@
 A search is one graph for its start and one for each step, since every step attends to one more token. A shape runs eagerly the
 first times it occurs, is captured then, and replayed from there on; its inputs are copied into the same buffers each time. There
 is no host synchronisation between steps: sequences that have ended stay in the batch, and the outputs reach the host some steps
-later.
+later, copied on a stream of their own, for which the next step does not wait.
 """
 
 from collections import Counter
@@ -38,6 +38,7 @@ class CudaGraphSearch:
 
     def __init__(self, search: CapturableSearch, buffers: Sequence[Tensor]):
         self.search, self.buffers = search, buffers
+        self.copy_stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
         self.start_graph = self._capture(search.start)
         self.step_graphs: list[torch.cuda.CUDAGraph] = []
@@ -66,6 +67,7 @@ class CudaGraphSearch:
             self.is_replaying = False
 
     def _replay(self, inputs: Sequence[Tensor], max_steps: int) -> Iterator[list[Tensor]]:
+        torch.cuda.current_stream().wait_stream(self.copy_stream)  # of a search that nobody read to its end
         with torch.inference_mode():
             for buffer, part in zip(self.buffers, inputs, strict=True):
                 buffer.copy_(part)
@@ -75,14 +77,19 @@ class CudaGraphSearch:
             if step == len(self.step_graphs):
                 self._capture_step()
             self.step_graphs[step].replay()
-            for on_device, on_host in self.outputs[step]:
-                on_host.copy_(on_device, non_blocking=True)
-            done.append(torch.cuda.Event())
-            done[-1].record()
+            done.append(self._copy_to_host(step))
             if step >= HOST_LAG:
                 yield self._wait_for(step - HOST_LAG, done)
         for step in range(max(0, max_steps - HOST_LAG), max_steps):
             yield self._wait_for(step, done)
+
+    def _copy_to_host(self, step: int) -> torch.cuda.Event:
+        """Start to copy the outputs of a step; return the event of their arrival."""
+        self.copy_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.copy_stream):
+            for on_device, on_host in self.outputs[step]:
+                on_host.copy_(on_device, non_blocking=True)
+        return self.copy_stream.record_event()
 
     def _wait_for(self, step: int, done: Sequence[torch.cuda.Event]) -> list[Tensor]:
         done[step].synchronize()

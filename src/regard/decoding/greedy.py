@@ -6,7 +6,7 @@ graph captures the same steps with every sequence kept in the batch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 from weakref import proxy
 
@@ -38,8 +38,13 @@ class DecodingStep:
     rows: Tensor  # (rows,) which sequences
     tokens: Tensor  # (rows,)
     log_p: Tensor  # (rows,) under the model, before any logits processor
-    active: Tensor
-    """(rows,) False where the token is the end token. The reader of a step may end a sequence by setting its entry to False."""
+    end: int
+
+    @cached_property
+    def active(self) -> Tensor:
+        """Whether each sequence goes on (rows,): False where the token is the end token. The reader of a step may end a sequence
+        by setting its entry to False."""
+        return self.tokens != self.end
 
     def items(self) -> Iterator[tuple[int, int, float, bool]]:
         return zip(self.rows.tolist(), self.tokens.tolist(), self.log_p.tolist(), self.active.tolist())
@@ -54,6 +59,7 @@ class DecodingGroup:
     process: LogitsProcessor | None = None
     owner: Any = None
     """Whatever the caller wants to find again."""
+    ending: Tensor | None = None  # (L, rows) which sequences end in each step at the latest, if all stay in the batch
     num_steps: int = 0
 
     def start(self, prefix: Tensor) -> None:
@@ -61,7 +67,7 @@ class DecodingGroup:
         self.generated = prefix  # (rows, L)
 
     def ends_now(self) -> Tensor:
-        return self.limits == self.num_steps + 1
+        return self.limits == self.num_steps + 1 if self.ending is None else self.ending[self.num_steps]
 
     @property
     def is_plain_greedy(self) -> bool:
@@ -77,7 +83,7 @@ class DecodingGroup:
         return log_p.gather(-1, tokens[:, None])[:, 0], tokens
 
     def finish_step(self, log_p: Tensor, tokens: Tensor, end: int) -> DecodingStep:
-        self.step = DecodingStep(self.rows, tokens, log_p, tokens != end)
+        self.step = DecodingStep(self.rows, tokens, log_p, end)
         self.num_steps += 1
         return self.step
 
@@ -186,11 +192,12 @@ def decode_steps(
 class CapturableDecoding:
     """A `DecodingBatch` in which every sequence stays, so that a CUDA graph can capture its steps."""
 
-    def __init__(self, start: partial[DecodingBatch], limits: Tensor, choose: ChooseToken):
-        self.start_batch, self.limits, self.choose = start, limits, choose
+    def __init__(self, start: partial[DecodingBatch], limits: Tensor, longest: int, choose: ChooseToken):
+        self.start_batch, self.limits, self.longest, self.choose = start, limits, longest, choose
 
     def start(self) -> None:
-        self.batch = self.start_batch(groups=[DecodingGroup(self.limits, self.choose)])
+        ending = self.limits == torch.arange(1, self.longest + 1, device=self.limits.device)[:, None]
+        self.batch = self.start_batch(groups=[DecodingGroup(self.limits, self.choose, ending=ending)], longest=self.longest)
 
     def step(self) -> list[Tensor]:
         """Return the tokens (rows,) and their log p."""
@@ -224,9 +231,8 @@ def _find_captured(
             rebuild_inputs(own_inputs),
             prefix=own_prefix,
             special_tokens=special_tokens,
-            longest=longest,
         )
-        return CapturableDecoding(start, own_limits, captured_choose)
+        return CapturableDecoding(start, own_limits, longest, captured_choose)
 
     return cache.find(longest, (special_tokens, sampling, prefix is None), tensors, build), tensors
 
@@ -235,8 +241,7 @@ def _replay_steps(captured: CudaGraphSearch, tensors: Sequence[Tensor], limits: 
     """Yield the steps of a captured decoding; leave out the tokens of a sequence after its end."""
     rows = torch.arange(len(limits))
     for tokens, log_p in captured.replay(tensors, int(limits.max())):
-        own = tokens[rows]
-        step = DecodingStep(rows, own, log_p[rows], own != cast(CapturableDecoding, captured.search).batch.end)
+        step = DecodingStep(rows, tokens[rows], log_p[rows], cast(CapturableDecoding, captured.search).batch.end)
         yield step
         rows = rows[step.active]
         if not len(rows):

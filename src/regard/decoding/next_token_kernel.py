@@ -89,7 +89,7 @@ if HAS_TRITON:
             tl.store(tokens + place * number + i, token)
             x = tl.where(ids == token, -float("inf"), x)
 
-    @triton.jit(do_not_specialize=["sizes"])
+    @triton.jit(do_not_specialize=["ends_now", "sizes"])
     def best_of_row_kernel(
         logits,  # (rows, V)
         blocks,  # sums (rows, blocks, 2), values (rows, blocks, N), tokens (rows, blocks, N)

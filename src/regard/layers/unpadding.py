@@ -49,6 +49,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Return whether hooks see the inputs or outputs of a module itself."""
+    """Return whether hooks see the inputs, outputs or gradients of a module itself."""
+    if module._backward_hooks or module._backward_pre_hooks:
+        return True
+    if not (module._forward_hooks or module._forward_pre_hooks):  # nearly all modules
+        return False
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return not all(isinstance(hook, AttentionHook) for hook in hooks)

@@ -2,11 +2,13 @@
 
 Each program handles one query of one head. It reads the keys in blocks; slot j of a block keeps the largest score m_j, the sum
 l_j of exp(s - m_j) and the mean of values under it of every block's j-th key (online softmax, Milakov & Gimelshein 2018), and the
-slots are merged at the end, so that programs never wait between blocks. The keys that a query sees are an interval.
+slots are merged at the end, so that programs never wait between blocks. The next block is on its way while one is computed with.
+The keys that a query sees are an interval.
 
-In self-attention the kernel also appends the new key and value to the cache, and may read each position t of hypothesis i from
-the row index[i, t] of the cache, so that beam search reorders hypotheses without moving keys and values. The kernel must equal
-`core.attend` (tests/attention/test_decode_kernel.py).
+In self-attention the kernel also appends the new key and value to the cache (it reads them where they were projected, so that
+it need not wait until they are written), and may read each position t of hypothesis i from the row index[i, t] of the cache, so
+that beam search reorders hypotheses without moving keys and values. The kernel must equal `core.attend`
+(tests/attention/test_decode_kernel.py).
 """
 
 from torch import Tensor
@@ -23,10 +25,10 @@ MAX_QUERIES = 16
 MAX_HEAD_WIDTH = 256
 LONG_CACHE, MIN_PROGRAMS = 2048, 128
 """With fewer programs than these, long caches leave the GPU idle: torch's kernels split the keys."""
-ENTRIES_PER_WARP = 1024
-"""Entries of keys that a warp reads at once."""
-WARPS, MAX_WARPS = 3168, 16
-"""Warps of all programs that fill a GPU, 24 on each of 132 multiprocessors, and most of one program."""
+ENTRIES_PER_WARP, SHORT_CACHE = 1024, 64
+"""Entries of keys that a warp reads at once; half as many where there are few keys."""
+WARPS, MAX_WARPS = 1584, 8
+"""Warps of all programs that fill a GPU, 12 on each of 132 multiprocessors, and most of one program."""
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
@@ -66,8 +68,7 @@ def attend_few_queries(
     out = v.new_empty(B, T, H, J)
     strides = *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2]
     KEY, VALUE = (max(16, triton.next_power_of_2(width)) for width in (K, J))
-    keys_per_warp = ENTRIES_PER_WARP // max(KEY, VALUE)
-    warps = _warps(B * H * T, triton.cdiv(_allocated_positions(k), keys_per_warp))
+    block, warps = _tiling(B * H * T, _allocated_positions(k), max(KEY, VALUE))
     decode_attention_kernel[(H, B * T)](
         q,
         (k, v),
@@ -79,15 +80,18 @@ def attend_few_queries(
         keys,
         (K, J, T, H // G, *strides, 0 if index is None else index.size(1)),
         K**-0.5 if scale is None else scale,
-        (max(16, warps * keys_per_warp), KEY, VALUE),
+        (block, KEY, VALUE),
         num_warps=warps,
     )
     return out.transpose(1, 2)
 
 
-def _warps(programs: int, useful: int) -> int:
-    """Return the warps of each program: enough to fill the GPU, but no more than its keys can use."""
-    return min(MAX_WARPS, triton.next_power_of_2(useful), triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
+def _tiling(programs: int, positions: int, width: int) -> tuple[int, int]:
+    """Return the keys of a block and the warps of a program: enough to fill the GPU, but each with two blocks to read."""
+    keys_per_warp = max(1, ENTRIES_PER_WARP // width // (2 if positions <= SHORT_CACHE else 1))
+    useful = triton.next_power_of_2(triton.cdiv(positions, 2 * keys_per_warp))
+    warps = min(MAX_WARPS, useful, triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
+    return warps * keys_per_warp, warps
 
 
 def _allocated_positions(k: Tensor) -> int:
@@ -116,39 +120,28 @@ if HAS_TRITON:
         VALUE: tl.constexpr = TILES[2]
         h, row = tl.program_id(0), tl.program_id(1)
         b, g, end = (row // T).to(tl.int64), h // group, last - 1
-        slots, key_dims, value_dims = tl.arange(0, BLOCK), tl.arange(0, TILES[1]), tl.arange(0, VALUE)
-        in_key, in_value = key_dims < layout[0], value_dims < layout[1]
-        query = tl.load(q + b * layout[4] + h * layout[5] + (row % T) * layout[6] + key_dims, mask=in_key, other=0.0)
-        query = query.to(tl.float32) * scale
-        k, v = cache[0] + g * layout[8] + key_dims[None, :], cache[1] + g * layout[11] + value_dims[None, :]
         if intervals is not None:
             first = tl.maximum(first, tl.load(intervals + 2 * row))
             last = tl.minimum(last, tl.load(intervals + 2 * row + 1))
-        if new is not None:  # all heads that share it write the same
+        slots, key_dims, value_dims = tl.arange(0, BLOCK), tl.arange(0, TILES[1]), tl.arange(0, VALUE)
+        in_key, in_value = key_dims < layout[0], value_dims < layout[1]
+        key, value = load_block(cache, new, index, (b, g, end), first + slots, last, layout, TILES)
+        query = tl.load(q + b * layout[4] + h * layout[5] + (row % T) * layout[6] + key_dims, mask=in_key, other=0.0)
+        query = query.to(tl.float32) * scale
+        if new is not None:
             new_key = tl.load(new[0] + b * layout[13] + g * layout[14] + key_dims, mask=in_key, other=0.0)
             new_value = tl.load(new[1] + b * layout[15] + g * layout[16] + value_dims, mask=in_value, other=0.0)
-            tl.store(cache[0] + b * layout[7] + g * layout[8] + end * layout[9] + key_dims, new_key, mask=in_key)
-            tl.store(cache[1] + b * layout[10] + g * layout[11] + end * layout[12] + value_dims, new_value, mask=in_value)
-            if index is not None:
-                tl.store(index + b * layout[17] + end, b.to(tl.int32))
-            tl.debug_barrier()  # other threads of this program read what was written
 
         m, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
         mixed = tl.zeros((BLOCK, VALUE), tl.float32)
         for n in range(first, last, BLOCK):
-            keys = n + slots
-            seen = keys < last
-            rows = b + 0 * keys.to(tl.int64)
-            if index is not None:
-                rows = tl.load(index + b * layout[17] + keys, mask=seen, other=0).to(tl.int64)
-            k_place, v_place = rows * layout[7] + keys * layout[9], rows * layout[10] + keys * layout[12]
-            key = tl.load(k + k_place[:, None], mask=seen[:, None] & in_key[None, :], other=0.0)
-            value = tl.load(v + v_place[:, None], mask=seen[:, None] & in_value[None, :], other=0.0)
-            s = tl.where(seen, tl.sum(key.to(tl.float32) * query[None, :], 1), -float("inf"))
+            next_key, next_value = load_block(cache, new, index, (b, g, end), n + BLOCK + slots, last, layout, TILES)
+            s = tl.where(n + slots < last, tl.sum(key.to(tl.float32) * query[None, :], 1), -float("inf"))
             larger = tl.maximum(m, s)
             base = tl.where(larger == -float("inf"), 0.0, larger)  # no key in this slot so far
             p, decay = tl.exp(s - base), tl.exp(m - base)
             total, mixed, m = total * decay + p, mixed * decay[:, None] + p[:, None] * value.to(tl.float32), larger
+            key, value = next_key, next_value
 
         top = tl.max(m, 0)
         share = tl.exp(m - tl.where(top == -float("inf"), 0.0, top))
@@ -156,3 +149,34 @@ if HAS_TRITON:
         result = tl.sum(mixed * share[:, None], 0) / tl.where(normalizer > 0, normalizer, 1.0)  # no key at all gives zeros
         place = out + (row.to(tl.int64) * tl.num_programs(0) + h) * layout[1] + value_dims
         tl.store(place, result.to(out.dtype.element_ty), mask=in_value)
+        if new is not None:  # all heads that share it write the same
+            tl.store(cache[0] + b * layout[7] + g * layout[8] + end * layout[9] + key_dims, new_key, mask=in_key)
+            tl.store(cache[1] + b * layout[10] + g * layout[11] + end * layout[12] + value_dims, new_value, mask=in_value)
+            if index is not None:
+                tl.store(index + b * layout[17] + end, b.to(tl.int32))
+
+    @triton.jit
+    def load_block(
+        cache,
+        new,
+        index,
+        places,  # the row b, its head of keys g, and the position of the new key
+        keys,  # (BLOCK,) positions
+        last,
+        layout,
+        TILES: tl.constexpr,
+    ):
+        """Return the keys (BLOCK, K) and values (BLOCK, J) at these positions, zeros from `last` on."""
+        b, g, end = places
+        key_dims, value_dims, seen = tl.arange(0, TILES[1]), tl.arange(0, TILES[2]), keys < last
+        rows = b + 0 * keys.to(tl.int64)
+        if index is not None:
+            rows = tl.load(index + b * layout[17] + keys, mask=seen & (keys < end), other=0).to(tl.int64)
+        k = cache[0] + g * layout[8] + rows * layout[7] + keys * layout[9]  # (BLOCK,)
+        v = cache[1] + g * layout[11] + rows * layout[10] + keys * layout[12]
+        if new is not None:
+            k = tl.where(keys == end, new[0] + b * layout[13] + g * layout[14], k)
+            v = tl.where(keys == end, new[1] + b * layout[15] + g * layout[16], v)
+        key = tl.load(k[:, None] + key_dims[None, :], mask=seen[:, None] & (key_dims < layout[0])[None, :], other=0.0)
+        value = tl.load(v[:, None] + value_dims[None, :], mask=seen[:, None] & (value_dims < layout[1])[None, :], other=0.0)
+        return key, value
