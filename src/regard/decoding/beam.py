@@ -232,9 +232,10 @@ class CapturableBeamSearch:
         self.search = self.start_search()
 
     def step(self) -> list[Tensor]:
-        """Return whether all sentences are done."""
-        done = self.search.step(stop_early=self.stop_early)
-        self.search.advance_in_place()  # the result of a sentence that is done does not change any more
+        """Read the tokens of the step before and choose the next ones; return whether all sentences are done."""
+        if self.beams_after:
+            self.search.advance_in_place()
+        done = self.search.step(stop_early=self.stop_early)  # the result of a sentence that is done does not change any more
         self.beams_after.append(replace(self.search.beams))
         return [done.all()]
 
