@@ -19,7 +19,7 @@ DEVICE_TYPES = ("cpu", "cuda", "mps")
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs its kernels in Python, on CPU tensors too, so that they can be tested without a GPU."""
-INFERENCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -76,9 +76,18 @@ def cudnn_attention(enabled: bool) -> Iterator[None]:
 
 
 def runs_inference_kernels(x: Tensor) -> bool:
-    """Return whether our Triton kernels, which have no backward pass, may compute from this tensor: on the current GPU, without
-    gradients, not while torch.compile traces."""
-    if not HAS_TRITON or torch.compiler.is_compiling() or torch.is_grad_enabled() or x.dtype not in INFERENCE_DTYPES:
+    """Return whether Triton kernels that have no backward pass may compute from this tensor."""
+    return not torch.is_grad_enabled() and _runs_kernels(x)
+
+
+def runs_training_kernels(x: Tensor) -> bool:
+    """Return whether Triton kernels with a backward pass may compute from this tensor, while gradients are recorded."""
+    return torch.is_grad_enabled() and _runs_kernels(x)
+
+
+def _runs_kernels(x: Tensor) -> bool:
+    """Return whether x is of a type and on a device of Triton kernels: the current GPU; not while torch.compile traces."""
+    if not HAS_TRITON or torch.compiler.is_compiling() or x.dtype not in KERNEL_DTYPES:
         return False
     return x.device.index == torch.cuda.current_device() if x.is_cuda else TRITON_INTERPRETED
 

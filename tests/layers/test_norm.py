@@ -12,7 +12,7 @@ from regard.hardware import HAS_TRITON, TRITON_INTERPRETED
 from regard.layers import norm_kernel
 from regard.layers.block import Block, BlockConfig
 from regard.layers.feed_forward import FeedForward
-from regard.layers.norm import Residual, add_and_norm, build_norm
+from regard.layers.norm import Residual, Update, add_and_norm, build_norm
 from regard.layers.stack import Stack
 
 with_kernels = pytest.mark.skipif(
@@ -34,7 +34,7 @@ def test_add_and_norm_kernel_equals_the_written_out_form(kind, width, dtype):
     x, y = (torch.randn(2, 3, width, device=DEVICE, dtype=dtype) * 3 for _ in range(2))
     with torch.no_grad():
         assert norm_kernel.can_run(x, norm)
-        total, normed = add_and_norm(x, y, norm)
+        total, normed = add_and_norm(x, Update(y), norm)
         assert torch.equal(total, x + y)
         tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
         torch.testing.assert_close(normed, norm(x + y), atol=tolerance, rtol=tolerance)
@@ -49,7 +49,7 @@ def test_watched_norms_and_gradients_take_the_written_out_form():
         assert not norm_kernel.can_run(x.double(), norm.double()) and not norm_kernel.can_run(x, nn.Identity())
         seen = []
         norm.float().register_forward_hook(lambda module, given, output: seen.append(output))
-        normed = add_and_norm(x, x, norm)[1]
+        normed = add_and_norm(x, Update(x), norm)[1]
         assert seen and seen[0] is normed
 
 

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from regard.attention import core
+from regard.attention.edit import edit
 from regard.attention.masks import NO_MASK, Mask
-from regard.layers.unpadding import MAX_FILLED, has_hooks, is_observed, run_without_padding
+from regard.attention.watch import watch
+from regard.layers.unpadding import MAX_FILLED, has_hooks, run_without_padding
 from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
 
@@ -35,16 +38,67 @@ def test_packed_rows_give_the_vectors_of_padded_rows(stack, lengths):
     assert not packed or (found[~real] == 0).all()
 
 
+@pytest.fixture
+def unpadded(monkeypatch):
+    """A model that runs without padding on the CPU too, and the shapes of the queries in its fused attention."""
+    monkeypatch.setattr(
+        "regard.layers.stack.knows_lengths", lambda x, mask: mask.structure == {"lengths"} and not torch.is_grad_enabled()
+    )
+    torch.manual_seed(1)
+    settings = EncoderModel(kind="transformer", layers=2, width=16, heads=2, feed_forward=32, max_length=32)
+    model, shapes, attend = TextEmbedder(settings, 20).eval(), [], core.fused_attention
+    monkeypatch.setattr(core, "fused_attention", lambda q, *rest: (shapes.append(tuple(q.shape)), attend(q, *rest))[1])
+    return model, shapes
+
+
+IDS, LENGTHS = torch.arange(27).view(3, 9) % 20, torch.tensor([9, 4, 1])
+REAL = torch.arange(9) < LENGTHS[:, None]
+
+
 @torch.no_grad()
-def test_observed_rows_stay_where_they_are(stack):
-    x, mask = torch.randn(2, 9, 16), Mask(lengths=torch.tensor([9, 2]))
-    assert not is_observed(stack, x)
-    hook = next(stack.layers()).register_forward_hook(lambda module, inputs, output: None)
-    assert is_observed(stack, x)
-    hook.remove()
-    shapes = []
-    run_without_padding(lambda x, mask: (shapes.append(x.shape), x)[1], x, mask, may_pack=lambda: False)
-    assert shapes == [(2, 9, 16)]
+def test_watching_leaves_rows_without_padding_and_records_them_with_it(unpadded):
+    model, shapes = unpadded
+    expected = model(IDS, LENGTHS)
+    with watch(model, values=True, queries=True) as seen:
+        found = model(IDS, LENGTHS)
+    assert torch.equal(found, expected), "to the bit, padding included"
+    assert set(shapes) == {(1, 2, 14, 8)}
+    with watch(model, states=True) as padded:  # hidden states are recorded where they are, so that rows keep their padding
+        model(IDS, LENGTHS)
+    assert shapes[-1] == (3, 2, 9, 8)
+    for name in seen.names():
+        assert seen[name].shape == (3, 2, 9, 9)
+        for row, length in enumerate(LENGTHS):
+            weights, same = (recording[name][row, :, :length] for recording in (seen, padded))
+            torch.testing.assert_close(weights, same, atol=1e-5, rtol=0)
+            assert (weights[..., length:] == 0).all()
+            scores = seen.scores[name][0][row, :, :length]
+            torch.testing.assert_close(scores.softmax(-1), same, atol=1e-5, rtol=0)
+        assert seen.values[name][0].shape == seen.queries[name][0].shape == (3, 2, 9, 8)
+
+
+@torch.no_grad()
+def test_editing_rows_without_padding_equals_editing_padded_rows(unpadded, monkeypatch):
+    model, shapes = unpadded
+
+    def run():
+        with edit(model, lambda name, weights: torch.zeros_like(weights), layers=[0], heads=[1]):
+            return model(IDS, LENGTHS)
+
+    found = run()
+    assert shapes == [(1, 2, 14, 8)], "the second layer"
+    monkeypatch.setattr("regard.layers.stack.knows_lengths", lambda x, mask: False)
+    torch.testing.assert_close(found[REAL], run()[REAL], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found[REAL], model(IDS, LENGTHS)[REAL], atol=1e-3)
+
+
+@torch.no_grad()
+def test_rows_that_hooks_see_keep_their_padding(unpadded):
+    model, shapes = unpadded
+    for part in model.encoder.stack.modules():
+        with part.register_forward_hook(lambda module, inputs, output: None):
+            model(IDS, LENGTHS)
+        assert shapes[-1] == (3, 2, 9, 8)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ weights that a model computed itself and multiplied with its values. Both are (B
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -24,6 +24,7 @@ from regard.attention.core import (
 )
 from regard.attention.lazy_maps import LazyMap, existing_map, gradient_map, select_heads, weights_map
 from regard.attention.masks import NO_MASK, Mask
+from regard.attention.sparse_attention import PackedDocuments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class AttentionCall(ABC):
     """The path of the module that attends, such as `encoder.layer.3.attention.self`."""
     kind: str
     """self or cross."""
+
+    def padded(self) -> "AttentionCall":
+        """Return the call as of padded rows (B, H, T, ·), where the model runs without their padding."""
+        return self
 
     @property
     @abstractmethod
@@ -90,6 +95,15 @@ class ProjectedCall(AttentionCall):
     dropout: float = 0.0
     output_shape: tuple[int, ...] | None = None
     """The shape of the output without its last dimension, where the model's layout is not (B, H, T, ·)."""
+    packed: PackedDocuments | None = None
+    """Where the model has the rows, if it runs without their padding."""
+
+    def padded(self) -> "ProjectedCall":
+        if self.mask is None or self.mask.padded is None or self.mask.packed_documents is None:
+            return self
+        rows, packed = self.mask.padded, self.mask.packed_documents
+        q, k, v = (packed.unpack(x, rows.length) for x in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v, mask=rows.mask, packed=packed)
 
     @property
     def heads(self) -> int:
@@ -126,6 +140,7 @@ class ProjectedCall(AttentionCall):
 
     def output(self, weights: Tensor) -> Tensor:
         mixed = mix(F.dropout(weights, self.dropout) if self.dropout else weights, self.v)  # (B, H, T, J)
+        mixed = mixed if self.packed is None else self.packed.pack(mixed)
         return mixed if self.output_shape is None else mixed.reshape(*self.output_shape, mixed.size(-1))
 
     def on_gradient(self, output: Tensor, record: Callable[[LazyMap], None], heads: list[int] | None) -> None:

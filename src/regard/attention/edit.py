@@ -46,6 +46,7 @@ def edit(
     def replace_weights(call: AttentionCall, make: Callable[[], Tensor]) -> Tensor:
         if not selection.selects(call):
             return make()
+        call = call.padded()
         weights, chosen = call.weights(), check_heads(heads, call.heads, call.name)
         picked = weights if chosen is None else weights[:, chosen]
         changed = _check_shape(call.name, picked, fn(call.name, picked))

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -34,7 +35,13 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention.calls import AttentionCall, ProjectedCall, SoftmaxCall, canonical_layout, sdpa_call
 from regard.attention.core import VISIBLE_ATTENTION
-from regard.attention.modules import attends_in_own_modules, attention_like_modules, named_modules, names_around
+from regard.attention.modules import (
+    AttentionHook,
+    attends_in_own_modules,
+    attention_like_modules,
+    named_modules,
+    names_around,
+)
 from regard.attention.multihead import Attention
 from regard.attention.transformers_interface import visible_implementations
 
@@ -335,8 +342,9 @@ def intercept(model: nn.Module, on_call: OnCall, modules: dict[str, nn.Module] |
         hooked = _modules_that_attend if interceptor.in_own_modules else _modules_around_attention
         for name, module in hooked(interceptor.modules).items():
             name = name.removesuffix(".attend") or type(module).__name__
-            hooks.append(module.register_forward_pre_hook(_enter(interceptor, name), with_kwargs=True))
-            hooks.append(module.register_forward_hook(interceptor.leave_module, always_call=True))
+            enter, leave = AttentionHook(partial(interceptor.enter_module, name)), AttentionHook(interceptor.leave_module)
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave, always_call=True))
         with force_eager(), visible_implementations(), nullcontext() if interceptor.in_own_modules else interceptor:
             yield interceptor
     finally:
@@ -362,10 +370,6 @@ def _modules_around_attention(modules: dict[str, nn.Module]) -> dict[str, nn.Mod
         }
     around = {around for name in names for around in (name, *names_around(name))}
     return {name: module for name, module in modules.items() if name in around or not name}
-
-
-def _enter(interceptor: Interceptor, name: str) -> Callable[..., None]:
-    return lambda module, args, options: interceptor.enter_module(name, module, args, options)
 
 
 class ForceEager:

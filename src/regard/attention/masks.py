@@ -72,13 +72,16 @@ class Mask:
     structure: ClassVar[frozenset[str]]
     """The names of the conditions that are set."""
     _packed: ClassVar[PackedDocuments | None]
+    padded: "ClassVar[PaddedRows | None]"
+    """The rows of a padded batch, where these are the documents."""
     _last_dense: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
     _last_intervals: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
 
     def __post_init__(self) -> None:
         """Prepare what is computed once for all layers. No cached properties: their locks end a compiled graph."""
         structure = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
-        for name, value in (("structure", structure), ("_packed", None), ("_last_dense", {}), ("_last_intervals", {})):
+        object.__setattr__(self, "structure", structure)
+        for name, value in (("_packed", None), ("padded", None), ("_last_dense", {}), ("_last_intervals", {})):
             object.__setattr__(self, name, value)
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -93,10 +96,11 @@ class Mask:
         return self._packed
 
     @staticmethod
-    def packed(documents: PackedDocuments) -> "Mask":
-        """Return the mask under which nothing looks across these documents."""
+    def packed(documents: PackedDocuments, padded: "PaddedRows | None" = None) -> "Mask":
+        """Return the mask under which nothing looks across these documents; `padded`: they are rows without their padding."""
         mask = Mask(documents=documents.index)
         object.__setattr__(mask, "_packed", documents)
+        object.__setattr__(mask, "padded", padded)
         return mask
 
     def select_batch(self, rows: Tensor | slice) -> "Mask":
@@ -195,6 +199,14 @@ class Mask:
         ends = torch.cat([begins[:, 1:], begins[:, :1]], dim=1)  # the last position of each document
         end = torch.where(ends, at + 1, at.size(1)).flip(1).cummin(1).values.flip(1)
         return first, end
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedRows:
+    """A batch of rows with padding: their length and their mask."""
+
+    length: int
+    mask: Mask
 
 
 def _changes(documents: Tensor) -> Tensor:

@@ -22,6 +22,16 @@ STACK_NAMES = {
 ATTENTION_CLASS = re.compile(r"attention|attend|attn", re.IGNORECASE)
 
 
+class AttentionHook:
+    """A hook that follows which module runs and leaves its tensors alone: no model leaves its fast path because of it."""
+
+    def __init__(self, function: Callable[..., None]):
+        self.function = function
+
+    def __call__(self, *args: object) -> None:
+        self.function(*args)
+
+
 def attention_modules(model: nn.Module, layers: Indices = None, kinds: NamePatterns = None) -> dict[str, Attention]:
     """Return the attention modules of a model by names such as `decoder.blocks.0.cross_attention`."""
     return select_modules(_own_attention(named_modules(model)), layers, kinds)

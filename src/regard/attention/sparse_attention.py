@@ -34,6 +34,16 @@ class PackedDocuments:
         """The number of query-key pairs that `attend_documents` scores."""
         return (len(self.offsets) - 1) * self.max_length**2
 
+    def unpack(self, x: Tensor, length: int) -> Tensor:
+        """Return each document in a row of its own, followed by zeros: (B, H, T, K) -> (N, H, length, K)."""
+        rows = x.new_zeros(len(self.offsets) - 1, length, x.size(1), x.size(3))
+        rows[self.index, self.positions] = x.transpose(1, 2)
+        return rows.transpose(1, 2)
+
+    def pack(self, rows: Tensor) -> Tensor:
+        """Undo `unpack`: (N, H, length, K) -> (B, H, T, K)."""
+        return rows.transpose(1, 2)[self.index, self.positions].transpose(1, 2)
+
 
 def locate_documents(numbers: Tensor) -> PackedDocuments:
     """Find the documents of a batch from the number of each position's document (B, T), which is unique within its row only."""
@@ -73,29 +83,21 @@ def attend_documents(
             queries, keys, values, offsets, offsets, longest, longest, dropout, causal, False, scale=scale
         )[0]
         return mixed.unflatten(0, (q.size(0), q.size(2))).transpose(1, 2)
-    number = len(documents.offsets) - 1
-
-    def unpack(x: Tensor) -> Tensor:
-        """(B, H, T, K) -> (N, H, L, K), L the longest document."""
-        rows = x.new_zeros(number, documents.max_length, x.size(1), x.size(3))
-        rows[documents.index, documents.positions] = x.transpose(1, 2)
-        return rows.transpose(1, 2)
-
     real = None  # causal queries never see the padding behind them
     if not causal:
         real = torch.arange(documents.max_length, device=q.device) < documents.offsets.diff()[:, None]  # (N, L)
         real = real[:, None, None].expand(-1, 1, documents.max_length, -1)
     mixed = F.scaled_dot_product_attention(
-        unpack(q),
-        unpack(k),
-        unpack(v),
+        documents.unpack(q, documents.max_length),
+        documents.unpack(k, documents.max_length),
+        documents.unpack(v, documents.max_length),
         attn_mask=real,
         dropout_p=dropout,
         is_causal=causal,
         scale=scale,
         enable_gqa=k.size(1) != q.size(1),
     )
-    return mixed.transpose(1, 2)[documents.index, documents.positions].transpose(1, 2)
+    return documents.pack(mixed)
 
 
 def _has_varlen_kernel(q: Tensor, k: Tensor, v: Tensor) -> bool:

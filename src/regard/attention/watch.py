@@ -137,6 +137,7 @@ class _Recorder:
         output = make()
         if not self.selection.selects(call):
             return output
+        call = call.padded()
         name, first = call.name, call.name not in self.recording.calls
         heads = check_heads(self.recording.heads, call.heads, name)
         self.recording.kinds[name] = self.selection.found[name]

@@ -17,7 +17,7 @@ from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import Rotation
 from regard.layers.embedding import SwitchOut
 from regard.layers.feed_forward import FeedForward
-from regard.layers.norm import Residual, build_norm
+from regard.layers.norm import Residual, Update, build_norm
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
@@ -160,7 +160,7 @@ class Block(nn.Module):
             x = residual(x, sublayer)
         return x
 
-    def stream(self, x: Tensor, update: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
+    def stream(self, x: Tensor, update: Update | None, **options: Any) -> tuple[Tensor, Update | None]:
         """Do the same to x + update, and return the result as such a pair (`Residual.stream`); no hooks run."""
         for residual, sublayer in self._sublayers(**options):
             x, update = residual.stream(x, update, sublayer)

@@ -1,12 +1,14 @@
 """Layer norm (Ba et al. 2016), RMS norm (Zhang & Sennrich 2019), batch norm, and the residual connection around a sub-layer."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers import norm_kernel
+from regard.layers import norm_kernel, residual_kernel
+from regard.layers.unpadding import is_hooked
 
 
 def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module:
@@ -26,6 +28,8 @@ def build_norm(kind: str, width: int, epsilon: float | None = None) -> nn.Module
 class ZeroCenteredRMSNorm(nn.RMSNorm):
     """RMS norm times 1 + weight, so that weights start at 0 and weight decay draws them to the plain norm (Gemma)."""
 
+    weight_offset = 1.0
+
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
@@ -34,10 +38,29 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
         return F.rms_norm(x.to(dtype), self.normalized_shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
 
 
-def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return x + y and norm(x + y), in one kernel where there is one; None is no y."""
+class Update(NamedTuple):
+    """The output of a sub-layer that is still to be dropped out and added to the residual stream."""
+
+    y: Tensor  # (B, T, D)
+    dropout: nn.Dropout | None = None
+
+    def drop(self) -> Tensor:
+        return self.y if self.dropout is None else self.dropout(self.y)
+
+
+def add_and_norm(x: Tensor, update: Update | None, norm: nn.Module, *, is_stream: bool = False) -> tuple[Tensor, Tensor]:
+    """Return x + update and its norm, in one kernel where there is one; None is no update.
+
+    Under autocast, the kernel for training rounds the norm to the precision of the products that read it, unless it `is_stream`:
+    the residual stream itself, which stays in full precision.
+    """
+    if residual_kernel.can_run(x, norm) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
+        y, p = (None, 0.0) if update is None else (update.y, 0.0 if update.dropout is None else update.dropout.p)
+        precision = None if is_stream or not torch.is_autocast_enabled(x.device.type) else torch.get_autocast_dtype(x.device.type)
+        return residual_kernel.add_and_norm(x, y, norm, p, precision)
+    y = None if update is None else update.drop()
     if norm_kernel.can_run(x, norm) and (y is None or x.dtype == y.dtype) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
-        return norm_kernel.add_and_norm(x, y, norm, weight_offset=float(isinstance(norm, ZeroCenteredRMSNorm)))
+        return norm_kernel.add_and_norm(x, y, norm)
     total = x if y is None else x + y
     return total, norm(total)
 
@@ -82,17 +105,25 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         x, update = self.stream(x, None, sublayer)
-        return x if update is None else x + update
+        return x if update is None else x + update.drop()
 
-    def stream(self, x: Tensor, update: Tensor | None, sublayer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+    def stream(self, x: Tensor, update: Update | None, sublayer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Update | None]:
         """Do the same to x + update, and return the result as such a pair: the norm that comes next also adds the update."""
-        if not self.norm_first:
-            x = x if update is None else x + update
-            y = self._regularize(sublayer(x))
-            return (add_and_norm(self.skip(x), y, self.norm) if self.residual else add_and_norm(y, None, self.norm))[1], None
-        x, normed = add_and_norm(x, update, self.norm)
-        y = self._regularize(self.output_norm(sublayer(normed)))
-        return (self.skip(x), y) if self.residual else (y, None)
+        if self.norm_first:
+            x, normed = add_and_norm(x, update, self.norm)
+            y = self.output_norm(sublayer(normed))
+            return (self.skip(x), self._update(y)) if self.residual else (self._regularize(y), None)
+        x = x if update is None else x + update.drop()
+        y = sublayer(x)
+        if self.residual:
+            return add_and_norm(self.skip(x), self._update(y), self.norm, is_stream=True)[1], None
+        return add_and_norm(self._regularize(y), None, self.norm, is_stream=True)[1], None
+
+    def _update(self, y: Tensor) -> Update:
+        """Return a sub-layer's output (B, T, D), regularized but for the dropout, where this comes last and nobody watches it."""
+        if self.drop_path or not self.training or is_hooked(self.dropout):
+            return Update(self._regularize(y))
+        return Update(y if self.scale is None else self.scale * y, self.dropout)
 
     def _regularize(self, y: Tensor) -> Tensor:
         """Apply layer scale, dropout and stochastic depth to a sub-layer's output (B, T, D)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.hardware import HAS_TRITON, runs_inference_kernels
+from regard.layers.unpadding import is_hooked
 
 if HAS_TRITON:
     import triton
@@ -21,25 +22,31 @@ FEATURES_PER_WARP = 256
 
 def can_run(x: Tensor, norm: nn.Module) -> bool:
     """Return whether the kernel computes this norm of a sum like x: a layer or RMS norm in the precision of x, without hooks."""
+    return runs_inference_kernels(x) and is_plain_norm(norm, x) and norm.weight.dtype == x.dtype
+
+
+def is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
+    """Return whether this is a layer or RMS norm of the features of x, which fit into one program, and nobody watches it."""
     return (
-        runs_inference_kernels(x)
-        and isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
+        isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
         and norm.weight is not None
-        and norm.weight.dtype == x.dtype
         and norm.normalized_shape == x.shape[-1:]
         and x.size(-1) <= MAX_WIDTH
-        and not norm._forward_hooks
-        and not norm._forward_pre_hooks
+        and not is_hooked(norm)
     )
 
 
-def add_and_norm(
-    x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, weight_offset: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Return s = x + y and norm(s), all (…, D); without y, s is x. The norm multiplies with its weight + `weight_offset`."""
+def norm_constants(norm: nn.LayerNorm | nn.RMSNorm, dtype: torch.dtype) -> tuple[bool, float, float]:
+    """Return whether this is an RMS norm, its ε for sums of this type, and what it adds to its weight."""
+    epsilon = torch.finfo(dtype).eps if norm.eps is None else norm.eps
+    return isinstance(norm, nn.RMSNorm), epsilon, getattr(norm, "weight_offset", 0.0)
+
+
+def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> tuple[Tensor, Tensor]:
+    """Return s = x + y and norm(s), all (…, D); without y, s is x."""
     D, x = x.size(-1), x.contiguous()
     total, normed = x if y is None else torch.empty_like(x), torch.empty_like(x)
-    is_rms, width = isinstance(norm, nn.RMSNorm), triton.next_power_of_2(D)
+    (is_rms, epsilon, weight_offset), width = norm_constants(norm, x.dtype), triton.next_power_of_2(D)
     add_and_norm_kernel[(x.numel() // D,)](
         x,
         None if y is None else y.contiguous(),
@@ -47,7 +54,7 @@ def add_and_norm(
         norm.weight,
         None if is_rms else norm.bias,
         D,
-        torch.finfo(x.dtype).eps if norm.eps is None else norm.eps,
+        epsilon,
         weight_offset,
         is_rms,
         width,

@@ -13,10 +13,10 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding
-from regard.hardware import runs_inference_kernels
+from regard.hardware import runs_inference_kernels, runs_training_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import Residual, add_and_norm, build_norm
-from regard.layers.unpadding import is_hooked, is_observed, knows_lengths, run_without_padding
+from regard.layers.norm import Residual, Update, add_and_norm, build_norm
+from regard.layers.unpadding import has_hooks, is_hooked, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -86,7 +86,7 @@ class Stack(nn.Module):
                 lambda x, mask: self._forward(x, mask),
                 x,
                 mask,
-                may_pack=lambda: self.sees_everything and not is_observed(self, x),
+                may_pack=lambda: self.sees_everything and not has_hooks(self),
             )
         return self._forward(x, mask, caches, sources, states, position_offsets)
 
@@ -101,7 +101,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         positions, options = self.prepare(x, mask, caches, sources, position_offsets)
         x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
-        if states is None and runs_inference_kernels(x) and not any(map(is_hooked, self._skipped_by_stream())):
+        has_kernels = runs_inference_kernels(x) or (self.training and runs_training_kernels(x))
+        if states is None and has_kernels and not any(map(is_hooked, self._skipped_by_stream())):
             return self._stream(x, mask, options)
         for block, given in zip(self.layers(), options):
             collect_state(states, x)
@@ -110,7 +111,7 @@ class Stack(nn.Module):
 
     def _stream(self, x: Tensor, mask: Mask, options: list[dict[str, Any]]) -> Tensor:
         """Return the same, with each residual update added by the norm that follows it, in one kernel."""
-        update: Tensor | None = None
+        update: Update | None = None
         for block, given in zip(self.layers(), options):
             x, update = block.stream(x, update, mask=mask, **given)
         return add_and_norm(x, update, self.norm)[1]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import has_torch_function
 
-from regard.attention.masks import NO_MASK, Mask
+from regard.attention.masks import NO_MASK, Mask, PaddedRows
+from regard.attention.modules import AttentionHook
 from regard.attention.sparse_attention import pack_rows
 
 MIN_POSITIONS = 4096
@@ -17,7 +17,7 @@ MAX_FILLED = 0.95
 
 def knows_lengths(x: Tensor, mask: Mask) -> bool:
     """Return whether the host may wait for the lengths of these embeddings (B, T, D): inference on a GPU."""
-    if not x.is_cuda or torch.is_grad_enabled() or mask.structure != {"lengths"} or x[..., 0].numel() < MIN_POSITIONS:
+    if not x.is_cuda or torch.is_grad_enabled() or mask.structure != {"lengths"} or x.shape[:-1].numel() < MIN_POSITIONS:
         return False
     return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
@@ -33,18 +33,13 @@ def run_without_padding(run: Callable[[Tensor, Mask], Tensor], x: Tensor, mask: 
         return run(x, mask)
     documents = pack_rows(lengths, x.device)
     at = (documents.index * T + documents.positions)[0]  # (N,)
-    packed = run(x.flatten(0, 1)[at][None], Mask.packed(documents))  # (1, N, E)
+    packed = run(x.flatten(0, 1)[at][None], Mask.packed(documents, PaddedRows(T, mask)))  # (1, N, E)
     return packed.new_zeros(B * T, packed.size(-1)).index_copy_(0, at, packed[0]).view(B, T, -1)
 
 
-def is_observed(module: nn.Module, x: Tensor) -> bool:
-    """Return whether somebody sees the calls inside a module: by hooks, or by a mode such as that of `watch`."""
-    return has_torch_function((x,)) or has_hooks(module)
-
-
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether somebody watches a module or a part of it. It runs before every pass, while a GPU waits, so that it reads
-    the modules directly: `modules()` takes three times as long."""
+    """Return whether hooks see the tensors inside a module; those of `watch` know rows without padding. It runs before every
+    pass, while a GPU waits, so that it reads the modules directly: `modules()` takes three times as long."""
     parts = [module]
     for part in parts:
         if is_hooked(part):
@@ -54,5 +49,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Return whether somebody watches a module itself."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    """Return whether hooks see the inputs, outputs or gradients of a module itself."""
+    if module._backward_hooks or module._backward_pre_hooks:
+        return True
+    if not (module._forward_hooks or module._forward_pre_hooks):  # nearly all modules
+        return False
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return not all(isinstance(hook, AttentionHook) for hook in hooks)

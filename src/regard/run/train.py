@@ -4,7 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,6 +35,7 @@ from regard.run.resume import (
 )
 from regard.tasks.base import Run
 from regard.tasks.shared.data_record import write_data_record
+from regard.tasks.shared.warm_up import compile_ahead
 from regard.tasks.task import Task
 from regard.training import checkpoint, environment
 from regard.training.callbacks import Callback
@@ -198,12 +199,14 @@ def train_run(
     with (
         deterministic_algorithms(settings.train.deterministic),
         Log(folder / "log.jsonl", steps=settings.train.steps) as log,
+        ExitStack() as meanwhile,
     ):
         preparation = start_preparing(device)
         with log.timed("tokenizer"):
             found, inputs = prepare_folder(task, settings, data, folder, options, log)
         with log.timed("device"):
             preparation.join()
+        meanwhile.enter_context(compile_ahead(settings, folder, device))
         callbacks = [*make_loggers(settings.train.log), *callbacks]
         run, loop, num_too_long, speedups = build_loop(task, settings, data, folder, device, log, inputs, callbacks)
         changed = environment.changes(folder, device)

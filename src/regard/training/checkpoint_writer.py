@@ -37,8 +37,8 @@ class CheckpointWriter:
         """Copy the tensors as they are now, and call `write` with the copy in the thread; waits for the write before."""
         self.wait()
         copy = {file: {name: self._copy(file, name, x) for name, x in named.items()} for file, named in tensors.items()}
-        if any(x.is_cuda for named in tensors.values() for x in named.values()):
-            torch.cuda.current_stream().synchronize()  # until the copies have arrived
+        for device in {x.device for named in tensors.values() for x in named.values() if x.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()  # until the copies have arrived
         self._writing = self._thread.submit(write, copy)
 
     def wait(self) -> None:

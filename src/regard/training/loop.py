@@ -25,7 +25,7 @@ from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, Step
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
 from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
-from regard.training.precision import choose_precision
+from regard.training.precision import cast_weights, choose_precision
 from regard.training.signals import SignalHandler, catch_signals
 from regard.training.speedups import capture_obstacle
 from regard.training.state import TrainState
@@ -68,6 +68,7 @@ class TrainingLoop:
         self.device = next(model.parameters()).device
         self.precision = choose_precision(settings.precision, model, self.device)
         self.parallelism = Parallelism(model, settings)
+        self._casts_together = self.device.type == "cuda" and self.precision == "bf16" and self.parallelism.mode == "none"
         self._is_uniform = batches.has_uniform_length()
         self.loss: Objective = objective
         self._uncompiled_batch: Batch | None = None
@@ -75,6 +76,7 @@ class TrainingLoop:
         if settings.compile is True:
             self._uncompiled_batch = batches.typical_batch()
             self.loss = CompiledObjective(objective, batch_shape([self._uncompiled_batch]) if self._is_uniform else None)
+            self._casts_together = False  # the compiler fuses them
         self.optimizer = CombinedOptimizer(model, settings.optimizer)
         self.learning_rate_factor: Callable[[int], float] = lambda step: learning_rate_factor(
             step, settings.steps, settings.schedule
@@ -199,7 +201,7 @@ class TrainingLoop:
     def _backward(self, batch: Batch, count: Tensor) -> Tensor:
         """Add the gradient of the loss, over this many labels in all, to the gradients; return the loss sum."""
         with cudnn_attention(self._is_uniform):
-            with self._autocast():
+            with self._autocast(), cast_weights(self.model, torch.bfloat16) if self._casts_together else nullcontext():
                 loss = self.loss(self.parallelism.module, batch) * batch.in_loss
             torch.autograd.backward(loss * distributed.world_size() / count)
         return loss.detach()

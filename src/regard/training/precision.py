@@ -1,18 +1,20 @@
 """The precision of training, and its repetition to the bit.
 
-Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast.
+Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast. It casts each weight, and
+its gradient back, by a kernel of its own, which in a small model takes the time of a launch: `cast_weights` casts all at once.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import deterministic as torch_deterministic
 
 from regard.errors import UserError
+from regard.layers.stack import Stack
 
 NO_DETERMINISTIC = "does not have a deterministic implementation"
 MIN_WIDTH_FOR_BF16 = 256
@@ -47,6 +49,49 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0])
         torch_deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
         cudnn.benchmark, cudnn.deterministic = cudnn_before
+
+
+@contextmanager
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """While the block runs, let the linear layers of all Transformer blocks have their trained weights in this type, as autocast
+    gives them to each; gradients reach the weights themselves."""
+    layers = dict.fromkeys(layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.blocks.modules())
+    places = [
+        (layer, name, weight)
+        for layer in layers
+        if type(layer) is nn.Linear
+        for name, weight in layer._parameters.items()
+        if weight is not None and weight.requires_grad and weight.dtype == torch.float32
+    ]
+    cast: Sequence[Tensor] = _CastTogether.apply(dtype, *(weight for _, _, weight in places)) if places else ()  # type: ignore[no-untyped-call]
+    try:
+        for (layer, name, _), weight in zip(places, cast):
+            layer._parameters[name] = weight  # type: ignore[assignment]  # as torch.func.functional_call does
+        yield
+    finally:
+        for layer, name, weight in places:
+            layer._parameters[name] = weight
+
+
+class _CastTogether(torch.autograd.Function):
+    """Tensors of one type -> copies in another."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = weights[0].dtype
+        ctx.set_materialize_grads(False)
+        return tuple(_cast(weights, dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        cast = iter(_cast([grad for grad in grads if grad is not None], ctx.dtype))
+        return None, *(None if grad is None else next(cast) for grad in grads)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    out = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(out, list(tensors))
+    return out
 
 
 def choose_precision(setting: str, model: nn.Module, device: torch.device) -> str:
