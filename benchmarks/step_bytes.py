@@ -3,9 +3,9 @@
     python benchmarks/step_bytes.py [--plain] [--tokens 8192] [--length 16] [--speed 3.5]
 
 The model of recipes/multi30k-en-de.toml reads a batch with R-Drop as fake tensors, under autocast to bf16, with the operations of
-a GPU: one kernel for dropout, those of the loss and of short attention, and, without `--plain`, what `layers/residual_kernel.py`
-and `cast_weights` fuse. Each operation reads its inputs and writes its outputs once; views and allocations are free. `--speed` is
-the memory speed in TB/s by which bytes become a time. It needs Triton, but no GPU.
+a GPU: one kernel for dropout, those of the loss and of short attention, and, without `--plain`, what `layers/residual_kernel.py`,
+`layers/activation_kernel.py` and `cast_weights` fuse. Each operation reads its inputs and writes its outputs once; views and
+allocations are free. `--speed` is the memory speed in TB/s by which bytes become a time. It needs Triton, but no GPU.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from regard import hardware
 from regard.attention.kernels import short_attention
 from regard.batches.batch import Batch
-from regard.layers import residual_kernel
+from regard.layers import activation_kernel, residual_kernel
 from regard.models.transformer import Transformer
 from regard.recipe import OptimizerSettings
 from regard.tasks import read_recipe
@@ -85,8 +85,9 @@ def count_step(tokens: int, length: int, plain: bool) -> ByteCounter:
     short_attention.can_run = cross_entropy.can_run = lambda *_: True  # type: ignore[assignment]
     F.dropout = lambda x, p, training=True, inplace=False: torch.ops.aten.native_dropout(x, p, True)[0] if p else x  # type: ignore
     hardware.TRITON_INTERPRETED = not plain  # so that fake tensors, which are on the CPU, take the kernels
-    residual_kernel.forward_kernel = counter.kernel("dropout, residual and norm: forward")
-    residual_kernel.backward_kernel = counter.kernel("dropout, residual and norm: backward")
+    for module, name in ((residual_kernel, "dropout, residual and norm"), (activation_kernel, "activation and dropout")):
+        module.forward_kernel = counter.kernel(f"{name}: forward")  # type: ignore[attr-defined]
+        module.backward_kernel = counter.kernel(f"{name}: backward")  # type: ignore[attr-defined]
     with FakeTensorMode():
         model = Transformer(recipe.model, recipe.tokens.size, recipe.tokens.size, recipe.train.regularize).train()
         optimizer, average = CombinedOptimizer(model, OptimizerSettings(kind="adamw")), MovingAverage(model, 0.999)

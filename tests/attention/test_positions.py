@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from regard.attention.positions import (
     AlibiPositions,
+    LearnedPositions,
     RelativePositions,
     RotaryPositions,
+    SinusoidalGridPositions,
+    SinusoidalPositions,
+    TextGridPositions,
     alibi_slopes,
     apply_rotary,
     relative_position_bucket,
@@ -31,6 +35,25 @@ def test_shift_of_sinusoids_is_a_linear_map():
     table = sinusoids(torch.arange(200), 16)
     shift = torch.linalg.lstsq(table[:100], table[7:107]).solution
     torch.testing.assert_close(table[50:150] @ shift, table[57:157], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda: SinusoidalPositions(8, 100.0, 14, first=3),
+        lambda: LearnedPositions(8, 14),
+        lambda: SinusoidalGridPositions(8, 100.0, (3, 4), 2),
+        lambda: TextGridPositions(8, 2, (3, 4)),
+    ],
+)
+def test_range_of_positions_equals_a_tensor_of_them(kind, dtype):
+    encoding, x = kind().requires_grad_(False), torch.randn(2, 5, 8, dtype=dtype)
+    assert encoding.is_added and not RotaryPositions(8, 100.0).is_added and not AlibiPositions(2).is_added
+    assert torch.equal(encoding.embed(x, range(9, 14)), encoding.embed(x, torch.arange(9, 14)))
+    if dtype == torch.float32:
+        with pytest.raises(RuntimeError, match="exceeds"):
+            encoding.embed(x[:, :1], range(14, 15))
 
 
 @given(offset=st.integers(0, 1000))

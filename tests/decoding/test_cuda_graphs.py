@@ -119,6 +119,34 @@ def test_reader_may_end_a_sequence_of_a_capturable_decoding(in_place):
     assert rows == [[0, 1, 2]] * 2 + [[1, 2]] * 3 + [[1]] * 4
 
 
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_capturable_decoding_may_fill_the_context(in_place, kind):
+    """The last token is chosen, but never read: there is no position for it."""
+    settings = {"width": 8, "heads": 2, "feed_forward": 16, "max_length": 12, "positions": {"kind": kind}}
+    model = Gpt(DecoderModel(kind="transformer", preset="tiny", **settings), V).eval()
+    special_tokens = SpecialTokens(bos=NO_TOKEN, eos=NO_TOKEN, prefix=(), suffix=(), suppressed=())
+    found = []
+    for captured in (False, True):
+        in_place(captured)
+        prefix = torch.arange(4, 8)[None]
+        found.append(greedy_or_sample(model, None, torch.tensor([9]), prefix=prefix, special_tokens=special_tokens))
+    assert len(found[0][0].tokens) == 8
+    assert_same(found[1:], found[:1])
+
+
+@pytest.mark.parametrize("search", [greedy_or_sample, lambda *given: beam_search(*given, beam=2)])
+def test_capturable_search_reads_no_token_that_nothing_follows(in_place, search):
+    """A source of 3 tokens and 5 output tokens: the encoder once, the decoder once for each output token."""
+    model = Transformer(TransformerModel(preset="tiny", max_length=20), V, V).eval()
+    with torch.no_grad():
+        model.output.weight[EOS] -= 100
+    steps, step = [], model.step
+    model.step = lambda tokens, state: steps.append(tokens.shape) or step(tokens, state)
+    in_place(True)
+    search(model, (torch.randint(4, V, (2, 3)), torch.tensor([3, 3])), torch.tensor([5, 5]))
+    assert len(steps) == 5
+
+
 def test_captured_search_does_not_keep_the_model_alive(in_place):
     model = Transformer(TransformerModel(preset="tiny", max_length=20), V, V).eval()
     gone = weakref.ref(model)

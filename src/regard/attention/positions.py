@@ -4,7 +4,8 @@
     rotation  rotates queries and keys       rotary (Su et al. 2021)
     bias      added to the scores            ALiBi (Press et al. 2022), relative buckets (T5, Raffel et al. 2020)
 
-`positions` are (T,) for a plain batch, (B, T) where sequences begin at different positions.
+`positions` are (T,) for a plain batch, (B, T) where sequences begin at different positions; what is added to the embeddings may
+also be given as a range, whose rows of a table need no kernel to be found.
 """
 
 import math
@@ -26,7 +27,12 @@ class PositionEncoding(nn.Module):
     description = "no positions"
     """Where the order enters, shown beside figures of queries and keys."""
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    @property
+    def is_added(self) -> bool:
+        """Whether positions enter by `embed` alone."""
+        return type(self).rotation is PositionEncoding.rotation and type(self).bias is PositionEncoding.bias
+
+    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
         return x
 
     def rotation(self, positions: Tensor, *, local: bool = False) -> Rotation | None:
@@ -35,6 +41,11 @@ class PositionEncoding(nn.Module):
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         return None
+
+
+def rows_of(table: Tensor, positions: Tensor | range) -> Tensor:
+    """Return the rows of a table (N, D) at these positions, (T, D) or (B, T, D); those of a range are a view."""
+    return table.narrow(0, positions.start, len(positions)) if isinstance(positions, range) else table[positions]
 
 
 def sinusoids(positions: Tensor, width: int, base: float = 10_000.0, *, sines_first: bool = False) -> Tensor:
@@ -56,9 +67,11 @@ class SinusoidalPositions(PositionEncoding):
         positions = torch.arange(first, first + max_length)
         self.register_buffer("table", sinusoids(positions, width, base, sines_first=sines_first).float(), persistent=False)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
         if self.table.dtype == x.dtype:
-            return x + self.table[positions]
+            return x + rows_of(self.table, positions)
+        if isinstance(positions, range):
+            positions = torch.arange(positions.start, positions.stop, device=x.device)
         exact = sinusoids(positions + self.first, self.width, self.base, sines_first=self.sines_first)  # for models in float64
         return x + exact.to(x.dtype)
 
@@ -70,8 +83,8 @@ class LearnedPositions(PositionEncoding):
         super().__init__()
         self.table = nn.Embedding(max_length, width)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + self.table(positions)
+    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
+        return x + (rows_of(self.table.weight, positions) if isinstance(positions, range) else self.table(positions))
 
 
 class SinusoidalGridPositions(PositionEncoding):
@@ -86,8 +99,8 @@ class SinusoidalGridPositions(PositionEncoding):
         self.table: Tensor
         self.register_buffer("table", torch.cat([patches.new_zeros(prefix_tokens, width), patches]).float(), persistent=False)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + self.table[positions].to(x.dtype)
+    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
+        return x + rows_of(self.table, positions).to(x.dtype)
 
 
 class TextGridPositions(PositionEncoding):
@@ -100,9 +113,9 @@ class TextGridPositions(PositionEncoding):
         super().__init__()
         self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
         grid = self.row.weight[:, None] + self.column.weight  # (rows, columns, D)
-        return x + torch.cat([self.text.weight, grid.flatten(0, 1)])[positions]
+        return x + rows_of(torch.cat([self.text.weight, grid.flatten(0, 1)]), positions)
 
 
 class RotaryPositions(PositionEncoding):

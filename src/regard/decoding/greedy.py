@@ -200,9 +200,10 @@ class CapturableDecoding:
         self.batch = self.start_batch(groups=[DecodingGroup(self.limits, self.choose, ending=ending)], longest=self.longest)
 
     def step(self) -> list[Tensor]:
-        """Return the tokens (rows,) and their log p."""
+        """Read the tokens of the step before; return the next ones (rows,) and their log p."""
+        if self.batch.groups[0].num_steps:
+            self.batch.advance_in_place()
         (step,) = self.batch.step()
-        self.batch.advance_in_place()
         return [step.tokens, step.log_p]
 
 

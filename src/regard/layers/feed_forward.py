@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers import activation_kernel
 from regard.layers.linear import FUSED_ACTIVATIONS, InferenceLinear
 
 gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
@@ -39,6 +40,8 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None and activation_kernel.can_run(x, self.inner, self.activation, self.dropout):
+            return self.outer(activation_kernel.linear_and_activate(x, self.inner, self.activation, self.dropout.p))
         if self.gate is not None:
             h = GATED[self.activation](self.gate(x)) * self.inner(x)
         elif isinstance(self.inner, InferenceLinear) and self.activation in FUSED_ACTIVATIONS:

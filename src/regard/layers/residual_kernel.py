@@ -43,22 +43,30 @@ def add_and_norm(
     x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, dropout: float = 0.0, precision: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return s = x + dropout(y) and norm(s) in this precision, by default that of s, all (…, D); without y, s is x."""
-    seed = torch.randint(2**62, (1,), device=x.device) if y is not None and dropout else None
+    seed = None if y is None else dropout_seed(dropout, x.device)
     bias = None if isinstance(norm, nn.RMSNorm) else norm.bias
     dtype = x.dtype if y is None else torch.promote_types(x.dtype, y.dtype)
     is_rms, *constants = norm_constants(norm, dtype)
-    kept = (dropout, 0.0 if dropout == 1 else 1 / (1 - dropout))
-    settings = _Settings(is_rms, tuple(constants), kept, dtype, precision or dtype)
+    settings = _NormSettings(is_rms, tuple(constants), dropout_constants(dropout), dtype, precision or dtype)
     total, normed = _AddAndNorm.apply(x, y, norm.weight, bias, seed, settings)  # type: ignore[no-untyped-call]
     return (x if total is None else total), normed
 
 
-class _Settings(NamedTuple):
+def dropout_seed(dropout: float, device: torch.device) -> Tensor | None:
+    """Return a seed for the masks of one call, drawn by torch's generator on the device, without a synchronisation."""
+    return torch.randint(2**62, (1,), device=device) if dropout else None
+
+
+def dropout_constants(dropout: float) -> tuple[float, float]:
+    """Return the probability to drop an element, and the factor of those that are kept."""
+    return dropout, 0.0 if dropout == 1 else 1 / (1 - dropout)
+
+
+class _NormSettings(NamedTuple):
     is_rms: bool
     constants: tuple[float, ...]
     """ε, and what is added to the weight."""
     dropout: tuple[float, float]
-    """The probability to drop an element, and the factor of those that are kept."""
     dtype: torch.dtype
     norm_dtype: torch.dtype
 
@@ -68,7 +76,7 @@ class _AddAndNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, settings: _Settings
+        ctx: Any, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor | None, settings: _NormSettings
     ) -> tuple[Tensor | None, Tensor]:
         D, x, y = x.size(-1), x.contiguous(), None if y is None else y.contiguous()
         total = None if y is None else torch.empty_like(x, dtype=settings.dtype)
@@ -102,7 +110,7 @@ class _AddAndNorm(torch.autograd.Function):
         return dx, dy, dw.to(weight.dtype), None if bias_dtype is None else db.to(bias_dtype), None, None
 
 
-def _options(settings: _Settings, D: int) -> dict[str, int]:
+def _options(settings: _NormSettings, D: int) -> dict[str, int]:
     """Return what both kernels are compiled for."""
     width = triton.next_power_of_2(D)
     return dict(RMS=settings.is_rms, WIDTH=width, num_warps=min(16, max(1, width // FEATURES_PER_WARP)))

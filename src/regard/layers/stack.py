@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, GridPattern, Mask
 from regard.attention.multihead import Attention, MultiHeadAttention
-from regard.attention.positions import PositionEncoding
+from regard.attention.positions import PositionEncoding, Rotation
 from regard.hardware import runs_inference_kernels, runs_training_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
 from regard.layers.norm import Residual, Update, add_and_norm, build_norm
@@ -134,16 +134,23 @@ class Stack(nn.Module):
         caches: Sequence[KVCache] | None,
         sources: Sequence[SourceKV] | None,
         position_offsets: Tensor | None,
-    ) -> tuple[Tensor, list[dict[str, Any]]]:
-        """Return the positions of the new tokens, (T,) or (B, T), and the keyword arguments of each block."""
-        past = caches[0].length if caches else 0
-        key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
-        if position_offsets is not None:
-            key_positions = key_positions + position_offsets[:, None]  # (B, S)
-        positions = key_positions[..., past:]
-        bias, local = self.positions.bias(positions, key_positions), [block.is_local for block in self.layers()]
-        rotations = {kind: self.positions.rotation(positions, local=kind) for kind in set(local)}
-        none = [None] * len(self.blocks)
+    ) -> tuple[Tensor | range, list[dict[str, Any]]]:
+        """Return the positions of the new tokens, (T,) or (B, T), or a range of them, and the keyword arguments of each block."""
+        past, local, none = (
+            caches[0].length if caches else 0,
+            [block.is_local for block in self.layers()],
+            [None] * len(self.blocks),
+        )
+        positions: Tensor | range = range(past, past + x.size(1))
+        bias, rotations = None, dict[bool, Rotation | None].fromkeys(local)
+        same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
+        if caches is None or not same_for_all or not self.positions.is_added:
+            key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
+            if position_offsets is not None:
+                key_positions = key_positions + position_offsets[:, None]  # (B, S)
+            positions = key_positions[..., past:]
+            bias = self.positions.bias(positions, key_positions)
+            rotations = {kind: self.positions.rotation(positions, local=kind) for kind in set(local)}
         return positions, [
             {"rotation": rotations[kind], "bias": bias, "cache": cache, "source": source}
             for kind, cache, source in zip(local, caches or none, sources or none)
