@@ -27,9 +27,9 @@ SHARED := --dist loadfile --max-worker-restart 0
 ALONE := $(patsubst %,tests/system/test_%.py,demo site screenshots server torchrun)
 
 # tests of kernels, CUDA graphs and images that run on a GPU where there is one
-GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
+GPU_TESTS := tests/attention/test_gpu.py tests/attention/test_decode_kernel.py tests/attention/test_weights_kernel.py tests/layers tests/decoding/test_cuda_graphs.py \
 	tests/decoding/test_beam_kernel.py tests/decoding/test_next_tokens.py tests/training/test_cuda_graphs.py \
-	tests/training/test_losses_gpu.py tests/training/test_precision.py tests/batches/test_images_gpu.py
+	tests/training/test_losses_gpu.py tests/training/test_checkpoint_writer.py tests/training/test_precision.py tests/batches/test_images_gpu.py
 
 .PHONY: setup dev demo test check system torture audit lock docs bench bench-gpu test-gpu reproduce clean
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +16,16 @@ SECONDS_BETWEEN_LINES = 30.0
 BAR_AND_TIME = 26
 """Characters of a live line after its text."""
 Item = TypeVar("Item")
+
+
+@contextmanager
+def timed(seconds: MutableMapping[str, float], part: str) -> Iterator[None]:
+    """Add the time of the block to that of a part of the command."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[part] = seconds.get(part, 0.0) + time.perf_counter() - start
 
 
 class ProgressLine:

@@ -10,6 +10,7 @@ from regard.attention.core import attend, attend_with_weights, attention_weights
 from regard.attention.kernels import short_attention, weights_kernel
 from regard.attention.masks import GridPattern, Mask
 from regard.attention.record import part_shapes
+from regard.attention.watch import watch
 from regard.layers import stack
 from regard.models.bert import TextEmbedder
 from regard.recipe import EncoderModel
@@ -103,6 +104,12 @@ def test_an_encoder_computes_no_padding(dtype, full):
     tolerance = 1e-4 if dtype == torch.float32 else 6e-2
     torch.testing.assert_close(found * real, padded * real, atol=tolerance, rtol=tolerance)
     assert full or (found[~real[..., 0]] == 0).all()
+    with torch.no_grad(), watch(model) as seen:
+        assert torch.equal(model(ids, lengths), found), "a watch leaves the path as it is"
+    for name in seen.names():  # (B, H, T, S)
+        sums = torch.where(real[:, None], seen[name].float(), 0.0).sum(-1)
+        torch.testing.assert_close(sums, real[:, None, :, 0].expand_as(sums).float(), atol=tolerance, rtol=0)
+        assert (seen[name] * ~real[:, None].transpose(-2, -1) == 0).all(), "no weight on padding"
 
 
 STRUCTURES = {

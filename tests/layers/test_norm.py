@@ -39,6 +39,10 @@ def test_add_and_norm_kernel_equals_the_written_out_form(kind, width, dtype):
         tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
         torch.testing.assert_close(normed, norm(x + y), atol=tolerance, rtol=tolerance)
         assert torch.equal(add_and_norm(total, None, norm)[1], normed)
+        for update in (Update(y), None):
+            expected = add_and_norm(x, update, norm)[1]
+            assert torch.equal(add_and_norm(x, update, norm, is_stream=True)[1], expected)
+        assert norm_kernel.add_and_norm(x, y, norm, keep_sum=False)[0] is None, "the sum is not written"
 
 
 @with_kernels

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from regard.attention import core
 from regard.attention.edit import edit
@@ -41,9 +43,10 @@ def test_packed_rows_give_the_vectors_of_padded_rows(stack, lengths):
 @pytest.fixture
 def unpadded(monkeypatch):
     """A model that runs without padding on the CPU too, and the shapes of the queries in its fused attention."""
-    monkeypatch.setattr(
-        "regard.layers.stack.knows_lengths", lambda x, mask: mask.structure == {"lengths"} and not torch.is_grad_enabled()
-    )
+    for module in ("layers.stack", "models.bert"):
+        monkeypatch.setattr(
+            f"regard.{module}.knows_lengths", lambda x, mask: mask.structure == {"lengths"} and not torch.is_grad_enabled()
+        )
     torch.manual_seed(1)
     settings = EncoderModel(kind="transformer", layers=2, width=16, heads=2, feed_forward=32, max_length=32)
     model, shapes, attend = TextEmbedder(settings, 20).eval(), [], core.fused_attention
@@ -75,6 +78,21 @@ def test_watching_leaves_rows_without_padding_and_records_them_with_it(unpadded)
             scores = seen.scores[name][0][row, :, :length]
             torch.testing.assert_close(scores.softmax(-1), same, atol=1e-5, rtol=0)
         assert seen.values[name][0].shape == seen.queries[name][0].shape == (3, 2, 9, 8)
+
+
+@torch.no_grad()
+def test_the_host_reads_lengths_once_and_before_the_first_kernel(unpadded):
+    functions = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            functions.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Functions():
+        unpadded[0](IDS, LENGTHS)
+    reads = [number for number, function in enumerate(functions) if function in (torch.Tensor.tolist, torch.Tensor.item)]
+    assert len(reads) == 1 and reads[0] < functions.index(F.embedding)
 
 
 @torch.no_grad()

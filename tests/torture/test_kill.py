@@ -106,7 +106,7 @@ def test_a_run_killed_three_times_is_bit_exact(runs, chance, count, state_of, na
 def test_fast_steps_killed_many_times_are_bit_exact(runs, chance, count, state_of, steps, kills, device):
     """On a GPU with CUDA graphs and torch.compile; on the CPU, which captures nothing, the same runs without graphs."""
     name, changes = FAST_STEPS[steps]
-    these = runs(name, device, **changes, steps=120, deterministic=True)
+    these = runs(name, device, **changes, steps=120, save_every=10, evaluate_every=30, deterministic=True)
     out = kill_repeatedly(these, chance, count, at_any_moment=kills // 3, in_saving=kills - kills // 3, while_training=True)
     assert state_of(out) == these.expected
     count(f"runs with {steps} steps on {device} killed {kills} times, bit-exact")

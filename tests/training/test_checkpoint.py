@@ -30,6 +30,14 @@ def test_a_loaded_checkpoint_is_bit_exact(saved):
     assert not list(path.parent.glob(".writing*"))
 
 
+def test_some_files_of_a_checkpoint_are_loaded_with_all_their_shards(tmp_path):
+    rows = {"model": {"a": torch.ones(2)}, "model-2-of-2": {"a": torch.zeros(1)}, "optimizer": {"a/step": torch.ones(1)}}
+    path = checkpoint.save_checkpoint(tmp_path, 7, Checkpoint(rows, {"step": 7}))
+    found = checkpoint.load_checkpoint(path, ("model", "ema")).tensors
+    assert found.keys() == {"model"} and found["model"]["a"].tolist() == [1, 1, 0]
+    assert checkpoint.load_checkpoint(path).tensors.keys() == {"model", "optimizer"}
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "hashes.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
 def test_a_damaged_checkpoint_is_found_and_the_one_before_is_used(saved, name, damage):

@@ -153,3 +153,27 @@ def test_a_writer_copies_what_it_is_given_and_raises_each_error_once():
         writer.wait()
     writer.wait()
     assert seen == [[0, 1, 2, 3]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+def test_a_writer_copies_from_a_gpu_into_pinned_memory_that_it_uses_again():
+    writer, seen = CheckpointWriter(), []
+    tensors = {
+        "model": {"x": torch.randn(4, 6, device="cuda").T, "step": torch.ones((), device="cuda")},
+        "ema": {"y": torch.ones(3)},
+    }
+
+    def write(files):
+        seen.append({name: (x.clone(), x.is_pinned(), x.data_ptr()) for name, x in files["model"].items()})
+
+    with torch.cuda.stream(torch.cuda.Stream()), writer:
+        for _ in range(2):
+            torch.cuda._sleep(10**8)  # the copy waits for what the stream still has to do
+            tensors["model"]["x"] += 1
+            expected = tensors["model"]["x"].clone()
+            writer.submit(tensors, write)
+            tensors["model"]["x"].zero_()
+            writer.wait()
+            assert torch.equal(seen[-1]["x"][0], expected.cpu()) and seen[-1]["x"][1] and not seen[-1]["step"][0].is_cuda
+            tensors["model"]["x"].copy_(expected)
+    assert seen[0]["x"][2] == seen[1]["x"][2]

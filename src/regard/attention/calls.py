@@ -96,14 +96,14 @@ class ProjectedCall(AttentionCall):
     output_shape: tuple[int, ...] | None = None
     """The shape of the output without its last dimension, where the model's layout is not (B, H, T, ·)."""
     packed: PackedDocuments | None = None
-    """Where the model has the rows, if it runs without their padding."""
+    """Where the values and the output have the rows, if the model runs without their padding."""
 
     def padded(self) -> "ProjectedCall":
         if self.mask is None or self.mask.padded is None or self.mask.packed_documents is None:
             return self
         rows, packed = self.mask.padded, self.mask.packed_documents
-        q, k, v = (packed.unpack(x, rows.length) for x in (self.q, self.k, self.v))
-        return replace(self, q=q, k=k, v=v, mask=rows.mask, packed=packed)
+        q, k = (packed.unpack(x, rows.length) for x in (self.q, self.k))
+        return replace(self, q=q, k=k, mask=rows.mask, packed=packed)
 
     @property
     def heads(self) -> int:
@@ -125,7 +125,10 @@ class ProjectedCall(AttentionCall):
         return attention_weights(self.q, self.k, score=self.score, mask=self.mask, bias=self.bias, scale=self.scale)
 
     def values(self) -> Tensor | None:
-        return self.v.detach()
+        return self._padded_values().detach()
+
+    def _padded_values(self) -> Tensor:
+        return self.v if self.packed is None else self.packed.unpack(self.v, self.q.size(2))
 
     def queries_and_keys(self, heads: list[int] | None) -> tuple[Tensor, Tensor] | None:
         q, k, _, _ = select_heads(self.q.detach(), repeat_kv(self.k.detach(), self.heads), heads)
@@ -139,7 +142,7 @@ class ProjectedCall(AttentionCall):
         return attention_scores(q, k, score=self.score, mask=mask, bias=bias, scale=self.scale, rows=rows).detach()
 
     def output(self, weights: Tensor) -> Tensor:
-        mixed = mix(F.dropout(weights, self.dropout) if self.dropout else weights, self.v)  # (B, H, T, J)
+        mixed = mix(F.dropout(weights, self.dropout) if self.dropout else weights, self._padded_values())  # (B, H, T, J)
         mixed = mixed if self.packed is None else self.packed.pack(mixed)
         return mixed if self.output_shape is None else mixed.reshape(*self.output_shape, mixed.size(-1))
 

@@ -74,6 +74,7 @@ class Mask:
     _packed: ClassVar[PackedDocuments | None]
     padded: "ClassVar[PaddedRows | None]"
     """The rows of a padded batch, where these are the documents."""
+    _length_list: ClassVar[list[int] | None]
     _last_dense: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
     _last_intervals: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
 
@@ -81,12 +82,22 @@ class Mask:
         """Prepare what is computed once for all layers. No cached properties: their locks end a compiled graph."""
         structure = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
         object.__setattr__(self, "structure", structure)
-        for name, value in (("_packed", None), ("padded", None), ("_last_dense", {}), ("_last_intervals", {})):
-            object.__setattr__(self, name, value)
+        for name in ("_packed", "padded", "_length_list"):
+            object.__setattr__(self, name, None)
+        for name in ("_last_dense", "_last_intervals"):
+            object.__setattr__(self, name, {})
 
     def __and__(self, other: "Mask") -> "Mask":
         """Return the mask under which both conditions hold. A field that one side has is kept; what both have is combined."""
         return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
+
+    def read_lengths(self) -> list[int]:
+        """Return the lengths as the host knows them. They are read once; the host waits for all that the device does."""
+        if self._length_list is None:
+            assert self.lengths is not None
+            object.__setattr__(self, "_length_list", self.lengths.tolist())
+        assert self._length_list is not None
+        return self._length_list
 
     @property
     def packed_documents(self) -> PackedDocuments | None:

@@ -232,12 +232,12 @@ class CapturableBeamSearch:
         self.search = self.start_search()
 
     def step(self) -> list[Tensor]:
-        """Read the tokens of the step before and choose the next ones; return whether all sentences are done."""
+        """Read the tokens of the step before and choose the next ones; return which sentences are done (B,)."""
         if self.beams_after:
             self.search.advance_in_place()
         done = self.search.step(stop_early=self.stop_early)  # the result of a sentence that is done does not change any more
         self.beams_after.append(replace(self.search.beams))
-        return [done.all()]
+        return [done]
 
 
 def _replay_beam_search(
@@ -266,9 +266,9 @@ def _replay_beam_search(
     if captured is None:
         return None
     beams_after = iter(cast(CapturableBeamSearch, captured.search).beams_after)
-    for (all_done,) in captured.replay([*parts, limits], max_steps):
+    for (done,) in captured.replay([*parts, limits], max_steps):
         last = next(beams_after)
-        if all_done:
+        if done.all():
             break
     return [hypotheses for _, hypotheses in collect_hypotheses(last)]
 

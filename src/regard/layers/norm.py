@@ -53,14 +53,16 @@ def add_and_norm(x: Tensor, update: Update | None, norm: nn.Module, *, is_stream
     """Return x + update and its norm, in one kernel where there is one; None is no update.
 
     Under autocast, the kernel for training rounds the norm to the precision of the products that read it, unless it `is_stream`:
-    the residual stream itself, which stays in full precision.
+    the residual stream itself, which stays in full precision. Nothing reads the sum then; the kernel for inference does not write
+    it, and the norm stands in its place.
     """
     if residual_kernel.can_run(x, norm) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         y, p = (None, 0.0) if update is None else (update.y, 0.0 if update.dropout is None else update.dropout.p)
         return residual_kernel.add_and_norm(x, y, norm, p, None if is_stream else autocast_dtype(x))
     y = None if update is None else update.drop()
     if norm_kernel.can_run(x, norm) and (y is None or x.dtype == y.dtype) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
-        return norm_kernel.add_and_norm(x, y, norm)
+        written, normed = norm_kernel.add_and_norm(x, y, norm, keep_sum=not is_stream)
+        return normed if written is None else written, normed
     total = x if y is None else x + y
     return total, norm(total)
 

@@ -42,15 +42,18 @@ def norm_constants(norm: nn.LayerNorm | nn.RMSNorm, dtype: torch.dtype) -> tuple
     return isinstance(norm, nn.RMSNorm), epsilon, getattr(norm, "weight_offset", 0.0)
 
 
-def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> tuple[Tensor, Tensor]:
-    """Return s = x + y and norm(s), all (…, D); without y, s is x."""
+def add_and_norm(
+    x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keep_sum: bool = True
+) -> tuple[Tensor | None, Tensor]:
+    """Return s = x + y and norm(s), all (…, D); without y, s is x. Without `keep_sum`, s is not written, and None."""
     D, x = x.size(-1), x.contiguous()
-    total, normed = x if y is None else torch.empty_like(x), torch.empty_like(x)
+    total, normed = torch.empty_like(x) if keep_sum and y is not None else None, torch.empty_like(x)
     (is_rms, epsilon, weight_offset), width = norm_constants(norm, x.dtype), triton.next_power_of_2(D)
     add_and_norm_kernel[(x.numel() // D,)](
         x,
         None if y is None else y.contiguous(),
-        (total, normed),
+        total,
+        normed,
         norm.weight,
         None if is_rms else norm.bias,
         D,
@@ -60,7 +63,7 @@ def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -
         width,
         num_warps=min(16, max(1, width // FEATURES_PER_WARP)),
     )
-    return total, normed
+    return x if keep_sum and y is None else total, normed
 
 
 if HAS_TRITON:
@@ -69,7 +72,8 @@ if HAS_TRITON:
     def add_and_norm_kernel(
         x,  # (rows, D)
         y,  # (rows, D), or None
-        out,  # the sum and its norm, (rows, D) each
+        sums,  # (rows, D), or None
+        norms,  # (rows, D)
         weight,  # (D,)
         bias,  # (D,), or None
         D,
@@ -83,7 +87,8 @@ if HAS_TRITON:
         total = tl.load(x + place, mask=inside, other=0.0)
         if y is not None:
             total = (total.to(tl.float32) + tl.load(y + place, mask=inside, other=0.0).to(tl.float32)).to(total.dtype)
-            tl.store(out[0] + place, total, mask=inside)
+        if sums is not None:
+            tl.store(sums + place, total, mask=inside)
         s = total.to(tl.float32)
         if not RMS:
             s = tl.where(inside, s - tl.sum(s, 0) / D, 0.0)
@@ -91,4 +96,4 @@ if HAS_TRITON:
         normed *= tl.load(weight + features, mask=inside, other=0.0).to(tl.float32) + weight_offset
         if bias is not None:
             normed += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out[1] + place, normed.to(out[1].dtype.element_ty), mask=inside)
+        tl.store(norms + place, normed.to(norms.dtype.element_ty), mask=inside)

@@ -16,8 +16,8 @@ MAX_FILLED = 0.95
 
 
 def knows_lengths(x: Tensor, mask: Mask) -> bool:
-    """Return whether the host may wait for the lengths of these embeddings (B, T, D): inference on a GPU."""
-    if not x.is_cuda or torch.is_grad_enabled() or mask.structure != {"lengths"} or x.shape[:-1].numel() < MIN_POSITIONS:
+    """Return whether the host may wait for the lengths of these ids (B, T) or embeddings (B, T, D): inference on a GPU."""
+    if not x.is_cuda or torch.is_grad_enabled() or mask.structure != {"lengths"} or x.shape[:2].numel() < MIN_POSITIONS:
         return False
     return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
@@ -25,8 +25,7 @@ def knows_lengths(x: Tensor, mask: Mask) -> bool:
 def run_without_padding(run: Callable[[Tensor, Mask], Tensor], x: Tensor, mask: Mask, *, may_pack: Callable[[], bool]) -> Tensor:
     """Return `run(x, mask)`, (B, T, D) -> (B, T, E): without a mask where there is no padding; else, if `may_pack()`, without
     computing the padding, whose vectors are zeros."""
-    assert mask.lengths is not None
-    lengths, (B, T) = mask.lengths.tolist(), x.shape[:2]
+    lengths, (B, T) = mask.read_lengths(), x.shape[:2]
     if min(lengths) == T:
         return run(x, NO_MASK)
     if sum(lengths) > MAX_FILLED * B * T or not may_pack():

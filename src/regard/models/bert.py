@@ -15,6 +15,7 @@ from regard.layers.convolution import GatedConvolution
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.norm import build_norm
 from regard.layers.stack import Stack
+from regard.layers.unpadding import knows_lengths
 from regard.models.gpt import build_stack, init_normal
 
 if TYPE_CHECKING:
@@ -58,13 +59,15 @@ class TextEncoder(nn.Module):
         states: list[Tensor] | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
+        mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
+        if states is None and knows_lengths(source, mask):
+            mask.read_lengths()  # while the GPU has nothing to do; the stack would wait for the embeddings
         x = self.token_embedding(source)
         if self.segments is not None:
             last = self.segments.num_embeddings - 1  # RoBERTa has one segment
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
         if self.convolution is not None:
             x = self.convolution(x, lengths)
-        mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
         return self.stack(x, mask=mask, states=states)
 
 

@@ -50,6 +50,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "chrf++": lambda: PlainCHRF(word_order=2),
     "ter": PlainTER,
 }
+USUAL_METRICS = ("bleu", "chrf", "ter")
 TESTS = {"bootstrap": "bs", "randomization": "ar"}
 
 
@@ -57,7 +58,7 @@ def translation_scores(
     hypotheses: Sequence[str],
     references: References,
     *,
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    metrics: Sequence[str] = USUAL_METRICS,
     samples: int = SAMPLES,
 ) -> dict[str, Score]:
     """Return corpus scores of translations by the name of the metric.

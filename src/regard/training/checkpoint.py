@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +108,12 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, shards: Map
     return path
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Load a checkpoint whose hashes are all correct."""
+def load_checkpoint(path: Path, files: Collection[str] | None = None) -> Checkpoint:
+    """Load a checkpoint whose hashes are all correct: all its tensors, or those of some files, such as "model"."""
     require_intact(path)
-    tensors = {Path(name).stem: read_weights(path / name) for name in read_hashes(path) if name.endswith(".safetensors")}
-    return Checkpoint(join_shards(tensors), read_state(path))
+    stems = [Path(name).stem for name in read_hashes(path) if name.endswith(".safetensors")]
+    chosen = [stem for stem in stems if files is None or SHARD_NAME.sub(r"\1", stem) in files]
+    return Checkpoint(join_shards({stem: read_weights(path / f"{stem}.safetensors") for stem in chosen}), read_state(path))
 
 
 def require_intact(path: Path) -> None:

@@ -3,9 +3,8 @@
 import json
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from regard import distributed
 from regard.files import disk_error
-from regard.progress import ProgressLine
+from regard.progress import ProgressLine, timed
 from regard.training.callbacks import Callback, LogValue
 
 SLOW_DATA_FRACTION = 0.01
@@ -42,7 +41,7 @@ class Log(Callback):
         except OSError as error:
             raise disk_error(path, 0, error) from None
         self.progress = ProgressLine(steps, console=self.console)
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = {}
         """The time that each part of the command has taken so far."""
 
     def __enter__(self) -> "Log":
@@ -63,19 +62,13 @@ class Log(Callback):
         except OSError as error:
             raise disk_error(self.path, len(line), error) from None
 
-    @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> AbstractContextManager[None]:
         """Add the time of the block to that of a part of the command."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] += time.perf_counter() - start
+        return timed(self.seconds, part)
 
     def write_event(self, event: str, **values: LogValue) -> None:
         """Append an event, with the time that each part of the command has taken so far, and the age of the process."""
-        seconds = {**self.seconds, **process_seconds()}
-        self.write(event=event, **values, **{f"seconds_{part}": round(value, 3) for part, value in seconds.items()})
+        self.write(event=event, **values, **seconds_so_far(self.seconds))
 
     def on_step(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Write the loss and speed since the last call, and update the live line."""
@@ -100,6 +93,20 @@ class Log(Callback):
     def note(self, text: str) -> None:
         """Print a message above the live line."""
         self.console.print(text, markup=False, soft_wrap=True)
+
+
+def append_event(path: Path, event: str, seconds: Mapping[str, float]) -> None:
+    """Append an event after training to a log that exists, with the time that each part of the command has taken."""
+    line = json.dumps({"time": round(time.time(), 3), "event": event, **seconds_so_far(seconds)}) + "\n"
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+
+def seconds_so_far(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the time of each part, and the age of the process, as an event states them."""
+    return {f"seconds_{part}": round(value, 3) for part, value in {**parts, **process_seconds()}.items()}
 
 
 def process_seconds() -> dict[str, float]:

@@ -374,7 +374,7 @@ class TrainingLoop:
                 -self.settings.average_checkpoints :
             ]
         files = [
-            checkpoint.load_checkpoint(checkpoint.step_path(self.folder, step)).tensors
+            checkpoint.load_checkpoint(checkpoint.step_path(self.folder, step), ("model", "ema")).tensors
             for step in steps or [self.state.best_step]
         ]
         return average_weights([{**tensors["model"], **tensors.get("ema", {})} for tensors in files])
