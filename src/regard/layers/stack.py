@@ -142,7 +142,8 @@ class Stack(nn.Module):
             [None] * len(self.blocks),
         )
         positions: Tensor | range = range(past, past + x.size(1))
-        bias, rotations = None, dict[bool, Rotation | None].fromkeys(local)
+        bias: Tensor | None = None
+        rotations: dict[bool, Rotation | None] = dict.fromkeys(local)
         same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
         if caches is None or not same_for_all or not self.positions.is_added:
             key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
