@@ -85,6 +85,11 @@ def runs_training_kernels(x: Tensor) -> bool:
     return torch.is_grad_enabled() and _runs_kernels(x)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """Return the type in which products read this tensor: that of autocast, if it is on, else its own."""
+    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+
+
 def _runs_kernels(x: Tensor) -> bool:
     """Return whether x is of a type and on a device of Triton kernels: the current GPU; not while torch.compile traces."""
     if not HAS_TRITON or torch.compiler.is_compiling() or x.dtype not in KERNEL_DTYPES:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard.hardware import HAS_TRITON, runs_training_kernels
+from regard.hardware import HAS_TRITON, autocast_dtype, runs_training_kernels
 from regard.layers.residual_kernel import GROUP, dropout_constants, dropout_seed
 from regard.layers.unpadding import is_hooked
 
@@ -47,8 +47,7 @@ def can_run(x: Tensor, linear: nn.Module, activation: str, dropout: nn.Module) -
 
 def linear_and_activate(x: Tensor, linear: nn.Linear, activation: str, dropout: float = 0.0) -> Tensor:
     """Return dropout(f(W x + b)), (…, D) -> (…, E); under autocast in its precision."""
-    device = x.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    dtype = autocast_dtype(x)
     weights = [None if weight is None else weight.to(dtype) for weight in (linear.weight, linear.bias)]
     rows, seed = x.to(dtype).flatten(0, -2), dropout_seed(dropout, x.device)
     h = _LinearAndActivate.apply(rows, *weights, seed, activation, dropout_constants(dropout))  # type: ignore[no-untyped-call]

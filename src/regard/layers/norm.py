@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.hardware import autocast_dtype, runs_training_kernels
 from regard.layers import norm_kernel, residual_kernel
 from regard.layers.unpadding import is_hooked
 
@@ -57,8 +58,7 @@ def add_and_norm(x: Tensor, update: Update | None, norm: nn.Module, *, is_stream
     """
     if residual_kernel.can_run(x, norm) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         y, p = (None, 0.0) if update is None else (update.y, 0.0 if update.dropout is None else update.dropout.p)
-        precision = None if is_stream or not torch.is_autocast_enabled(x.device.type) else torch.get_autocast_dtype(x.device.type)
-        return residual_kernel.add_and_norm(x, y, norm, p, precision)
+        return residual_kernel.add_and_norm(x, y, norm, p, None if is_stream else autocast_dtype(x))
     y = None if update is None else update.drop()
     if norm_kernel.can_run(x, norm) and (y is None or x.dtype == y.dtype) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         written, normed = norm_kernel.add_and_norm(x, y, norm, keep_sum=not is_stream)
@@ -116,7 +116,8 @@ class Residual(nn.Module):
             y = self.output_norm(sublayer(normed))
             return (self.skip(x), self._update(y)) if self.residual else (self._regularize(y), None)
         x = x if update is None else x + update.drop()
-        y = sublayer(x)
+        rounded = x.to(autocast_dtype(x)) if self.training and runs_training_kernels(x) else x  # once, not for each product
+        y = sublayer(rounded)
         if self.residual:
             return add_and_norm(self.skip(x), self._update(y), self.norm, is_stream=True)[1], None
         return add_and_norm(self._regularize(y), None, self.norm, is_stream=True)[1], None
