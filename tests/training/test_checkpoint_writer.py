@@ -166,6 +166,7 @@ def test_a_writer_copies_from_a_gpu_into_pinned_memory_that_it_uses_again():
     def write(files):
         seen.append({name: (x.clone(), x.is_pinned(), x.data_ptr()) for name, x in files["model"].items()})
 
+    torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()), writer:
         for _ in range(2):
             torch.cuda._sleep(10**8)  # the copy waits for what the stream still has to do

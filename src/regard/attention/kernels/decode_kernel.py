@@ -25,8 +25,8 @@ MAX_QUERIES = 16
 MAX_HEAD_WIDTH = 256
 LONG_CACHE, MIN_PROGRAMS = 2048, 128
 """With fewer programs than these, long caches leave the GPU idle: torch's kernels split the keys."""
-ENTRIES_PER_WARP, SHORT_CACHE = 1024, 64
-"""Entries of keys that a warp reads at once; half as many where there are few keys."""
+BYTES_PER_WARP, SHORT_CACHE = 2048, 64
+"""Bytes of keys that a warp reads at once; half as many where there are few keys."""
 WARPS, MAX_WARPS = 1584, 8
 """Warps of all programs that fill a GPU, 12 on each of 132 multiprocessors, and most of one program."""
 
@@ -68,7 +68,7 @@ def attend_few_queries(
     out = v.new_empty(B, T, H, J)
     strides = *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2]
     KEY, VALUE = (max(16, triton.next_power_of_2(width)) for width in (K, J))
-    block, warps = _tiling(B * H * T, _allocated_positions(k), max(KEY, VALUE))
+    block, warps = _tiling(B * H * T, _allocated_positions(k), max(KEY, VALUE) * k.element_size())
     decode_attention_kernel[(H, B * T)](
         q,
         (k, v),
@@ -86,9 +86,9 @@ def attend_few_queries(
     return out.transpose(1, 2)
 
 
-def _tiling(programs: int, positions: int, width: int) -> tuple[int, int]:
+def _tiling(programs: int, positions: int, key_bytes: int) -> tuple[int, int]:
     """Return the keys of a block and the warps of a program: enough to fill the GPU, but each with two blocks to read."""
-    keys_per_warp = max(1, ENTRIES_PER_WARP // width // (2 if positions <= SHORT_CACHE else 1))
+    keys_per_warp = max(1, BYTES_PER_WARP // key_bytes // (2 if positions <= SHORT_CACHE else 1))
     useful = triton.next_power_of_2(triton.cdiv(positions, 2 * keys_per_warp))
     warps = min(MAX_WARPS, useful, triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
     return warps * keys_per_warp, warps
