@@ -64,6 +64,15 @@ def test_replayed_steps_equal_eager_steps(tmp_path, monkeypatch, recipe, more):
 
 
 @cuda
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_captured_steps_with_dropout_run_again_to_the_bit(tmp_path, norm_first):
+    recipe = {**WORLD, "model": {**WORLD["model"], "norm_first": norm_first}}
+    regularize = {"dropout": 0.1, "activation_dropout": 0.1, "r_drop": 1.0}
+    train_run(tmp_path / "run", recipe, cuda_graphs=True, save_every=20, keep_checkpoints=2, regularize=regularize)
+    train(tmp_path / "run", resume=True, verify=20, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+@cuda
 def test_a_recurrent_encoder_trains_without_graphs_and_says_so(tmp_path, capsys):
     """The host reads the lengths in every step, which cannot be captured."""
     recurrent = {**WORLD, "model": {"kind": "recurrent", "width": 16}}
