@@ -136,16 +136,15 @@ class Stack(nn.Module):
         position_offsets: Tensor | None,
     ) -> tuple[Tensor | range, list[dict[str, Any]]]:
         """Return the positions of the new tokens, (T,) or (B, T), or a range of them, and the keyword arguments of each block."""
-        past, local, none = (
-            caches[0].length if caches else 0,
-            [block.is_local for block in self.layers()],
-            [None] * len(self.blocks),
-        )
-        positions: Tensor | range = range(past, past + x.size(1))
+        past, none = caches[0].length if caches else 0, [None] * len(self.blocks)
+        local = [block.is_local for block in self.layers()]
+        same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
+        positions: Tensor | range
         bias: Tensor | None = None
         rotations: dict[bool, Rotation | None] = dict.fromkeys(local)
-        same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
-        if caches is None or not same_for_all or not self.positions.is_added:
+        if caches and same_for_all and self.positions.is_added:
+            positions = range(past, past + x.size(1))  # not of an exported model, whose length is a symbol
+        else:
             key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
             if position_offsets is not None:
                 key_positions = key_positions + position_offsets[:, None]  # (B, S)
