@@ -86,7 +86,7 @@ def test_the_log_says_how_long_each_part_of_the_command_took(tiny_run):
     start = sum(begin[f"seconds_{part}"] for part in ("tokenizer", "device", "model", "tokens", "batches", "optimizer"))
     assert 0 < start < begin["seconds_process"] < end["seconds_process"]
     scored = next(record for record in records if record.get("event") == "scored")
-    assert {"seconds_outputs_test", "seconds_metrics", "seconds_score_files"} < scored.keys()
+    assert {"seconds_scoring_test", "seconds_score_files"} < scored.keys()
     assert end["seconds_process"] < scored["seconds_process"]
     assert 0 < end["seconds_first_step"] < end["seconds_training"]
     assert end["seconds_process"] - begin["seconds_process"] == pytest.approx(end["time"] - begin["time"], abs=0.1)

@@ -1,7 +1,7 @@
 """Score a run on its test sets or on other files; compare runs."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +12,6 @@ from regard.files import atomic_write, file_name, writing_into
 from regard.progress import show_progress, timed
 from regard.run.evaluation_sets import select_sets
 from regard.scoring import TranslationMetric, open_metric
-from regard.scoring.background import background_metrics
 from regard.tasks.base import Run
 from regard.tasks.shared.data_record import trained_examples
 from regard.tasks.shared.gold import add_gold_scores, attach_gold_alignments
@@ -48,14 +47,10 @@ def evaluate(
             raise UserError(f"--gold {gold} aligns the words of two files: give them as --source and --reference")
         sets = {name: attach_gold_alignments(run, examples, gold) for name, examples in sets.items()}
     seconds: dict[str, float] = {}
-    single = distributed.world_size() == 1 and run.task.searches
-    with background_metrics(sum(map(len, sets.values())) if single else 0):
-        begun = []
-        for name, examples in sets.items():
-            with timed(seconds, f"outputs_{name}"):
-                begun.append(begin_score_set(run, name, examples, opened))
-        with timed(seconds, "metrics"):
-            results = [result() for result in begun]
+    results = []
+    for name, examples in sets.items():
+        with timed(seconds, f"scoring_{name}"):
+            results.append(score_set(run, name, examples, opened))
     if save and distributed.is_main():
         with timed(seconds, "score_files"):
             write_scores(run, results)
@@ -67,26 +62,14 @@ def score_set(
     run: Run, name: str, examples: Examples, metrics: Mapping[str, TranslationMetric] | None = None
 ) -> EvaluationResult:
     """Score one evaluation set; `metrics` are more of a translation than the task's own."""
-    return begin_score_set(run, name, examples, metrics)()
-
-
-def begin_score_set(
-    run: Run, name: str, examples: Examples, metrics: Mapping[str, TranslationMetric] | None = None
-) -> Callable[[], EvaluationResult]:
-    """Begin to score one evaluation set; return a function that waits for its metrics."""
     with show_progress(f"scoring {name}"):
-        begun = run._begin_score(name, examples)
-
-    def finish() -> EvaluationResult:
-        result = begun()
-        for metric, score in (metrics or {}).items():
-            pairs = cast(SentencePairs, examples)
-            result.scores[metric] = score(pairs.source, result.outputs, pairs.target)
-        if isinstance(examples, SentencePairs) and examples.gold is not None:
-            add_gold_scores(cast(TranslateRun, run), result, examples.gold)
-        return run._sign(result)
-
-    return finish
+        result = run._score(name, examples)
+    for metric, score in (metrics or {}).items():
+        pairs = cast(SentencePairs, examples)
+        result.scores[metric] = score(pairs.source, result.outputs, pairs.target)
+    if isinstance(examples, SentencePairs) and examples.gold is not None:
+        add_gold_scores(cast(TranslateRun, run), result, examples.gold)
+    return run._sign(result)
 
 
 def write_scores(run: Run, results: Sequence[EvaluationResult]) -> None:

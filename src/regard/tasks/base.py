@@ -1,6 +1,6 @@
 """A run: a model with its recipe, tokenizers and data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -337,11 +337,6 @@ class Run:
     def _score(self, name: str, examples: Any) -> EvaluationResult:
         """Return every score of one evaluation set."""
         raise NotImplementedError
-
-    def _begin_score(self, name: str, examples: Any) -> Callable[[], EvaluationResult]:
-        """Do what `_score` needs the model for; return a function that returns the result. Metrics may be computed meanwhile."""
-        result = self._score(name, examples)
-        return lambda: result
 
     def _compare(self, runs: "dict[str, Any]", examples: Any) -> list[ComparisonRow]:
         """Test whether each run differs from the first on these examples."""

@@ -1,6 +1,6 @@
 """Translation: a sequence-to-sequence model, its search, its word alignments."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self, Unpack, overload
 
@@ -41,8 +41,6 @@ from regard.scoring import (
     translation_scores,
 )
 from regard.scoring.alignment import sharpest_layer
-from regard.scoring.background import in_background
-from regard.scoring.translation import USUAL_METRICS
 from regard.tasks.base import OWN_ENGINE, Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.long_texts import TooLong, fitting_parts
@@ -373,22 +371,10 @@ class TranslateRun(TextToTextVerbs, Run):
         return scores
 
     def _score(self, name: str, examples: SentencePairs) -> EvaluationResult:
-        return self._begin_score(name, examples)()
-
-    def _begin_score(self, name: str, examples: SentencePairs) -> Callable[[], EvaluationResult]:
-        outputs, references = [found.text for found in self._best(examples.source)], examples.target
-        if self._is_algorithm:
-            scores = {**exact_match_scores(outputs, references), "perplexity": self._perplexity(examples)}
-            return lambda: EvaluationResult(name, examples, outputs, scores)
-        metrics = [in_background(translation_scores, outputs, references, metrics=[metric]) for metric in USUAL_METRICS]
-        by_length = in_background(score_by_length, examples.source, outputs, references)
-        perplexity = self._perplexity(examples)
-
-        def result() -> EvaluationResult:
-            scores = {metric: score for found in metrics for metric, score in found().items()}
-            return EvaluationResult(name, examples, outputs, {**scores, "perplexity": perplexity}, by_length())
-
-        return result
+        outputs = [found.text for found in self._best(examples.source)]
+        scores = (exact_match_scores if self._is_algorithm else translation_scores)(outputs, examples.target)
+        by_length = [] if self._is_algorithm else score_by_length(examples.source, outputs, examples.target)
+        return EvaluationResult(name, examples, outputs, {**scores, "perplexity": self._perplexity(examples)}, by_length)
 
     def _compare(self, runs: "dict[str, TranslateRun]", examples: SentencePairs) -> list[ComparisonRow]:
         outputs = {name: [found.text for found in run._best(examples.source)] for name, run in runs.items()}
