@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -79,6 +80,38 @@ def test_an_error_of_a_write_ends_the_run_and_leaves_the_checkpoint_before_it(st
     steps = [checkpoint.checkpoint_step(path) for path in checkpoint.list_checkpoints(run.folder)]
     assert steps[: failing - 1] == [2 * number for number in range(1, failing)] and 2 * failing not in steps
     assert len(calls) == failing  # nothing is written after the error
+
+
+def test_an_error_of_a_write_ends_the_run_before_the_next_checkpoint_is_due(store, trainer, tmp_path, monkeypatch):
+    failed = threading.Event()
+
+    def fail(*_):
+        failed.set()
+        raise UserError("the disk is full")
+
+    def wait():
+        assert failed.wait(WAIT)
+        time.sleep(0.1)  # until the thread has passed the error on
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", fail)
+    run = trainer(store, tmp_path, AtStep(6, wait), save_every=4, evaluate_every=100)
+    with pytest.raises(UserError, match="the disk is full"):
+        run.train()
+    assert 4 <= run.state.step <= 6
+
+
+def test_training_ends_with_its_last_checkpoint_complete(store, trainer, tmp_path, monkeypatch):
+    real = checkpoint.save_checkpoint
+
+    def save(*args):
+        time.sleep(0.2)
+        return real(*args)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
+    run = trainer(store, tmp_path)
+    run.train()
+    last = checkpoint.list_checkpoints(run.folder)[-1]
+    assert checkpoint.checkpoint_step(last) == run.state.step and checkpoint.find_damage(last) is None
 
 
 def test_a_signal_waits_for_the_write_before_its_own(store, trainer, tmp_path, monkeypatch):

@@ -96,7 +96,7 @@ class ProjectedCall(AttentionCall):
     output_shape: tuple[int, ...] | None = None
     """The shape of the output without its last dimension, where the model's layout is not (B, H, T, ·)."""
     packed: PackedDocuments | None = None
-    """Where the values and the output have the rows, if the model runs without their padding."""
+    """Where each row lies in `v` and in the output, if the model runs without padding; `q` and `k` are padded."""
 
     def padded(self) -> "ProjectedCall":
         if self.mask is None or self.mask.padded is None or self.mask.packed_documents is None:

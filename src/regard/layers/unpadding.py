@@ -37,8 +37,8 @@ def run_without_padding(run: Callable[[Tensor, Mask], Tensor], x: Tensor, mask: 
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks see the tensors inside a module; those of `watch` know rows without padding. It runs before every
-    pass, while a GPU waits, so that it reads the modules directly: `modules()` takes three times as long."""
+    """Return whether a module or a part of it has hooks, other than those of `watch`, which can handle rows without padding. This
+    runs before every pass, while a GPU waits, so that it reads the modules directly: `modules()` takes three times as long."""
     parts = [module]
     for part in parts:
         if is_hooked(part):

@@ -72,7 +72,7 @@ class Callbacks(Callback):
         self.raise_error()
 
     def listen_to(self, event: str) -> bool:
-        """Return whether a callback has a method of its own for an event."""
+        """Return whether a callback overrides the method of an event, such as "on_save"."""
         return any(getattr(type(one), event) is not getattr(Callback, event) for one in self._callbacks)
 
     def on_begin(self, run: "Run", step: int) -> None:

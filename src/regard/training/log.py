@@ -112,10 +112,9 @@ def seconds_so_far(parts: Mapping[str, float]) -> dict[str, float]:
 def process_seconds() -> dict[str, float]:
     """Return how long ago this process began, as `process`: the imports of a command come before its log. Linux only."""
     try:
-        ticks = int(
-            Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-        )  # since the machine booted
-        return {"process": time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")}
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # seconds after the machine was started
+        return {"process": time.clock_gettime(time.CLOCK_BOOTTIME) - began}
     except (OSError, AttributeError):
         return {}
 

@@ -1,7 +1,7 @@
 """The precision of training, and its repetition to the bit.
 
-Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast. It casts each weight, and
-its gradient back, by a kernel of its own, which in a small model takes the time of a launch: `cast_weights` casts all at once.
+Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast. Autocast launches one kernel
+to cast each weight and one to cast its gradient back; `cast_weights` casts all of them at once, which small models gain from.
 """
 
 import os
@@ -53,8 +53,8 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """While the block runs, let the linear layers of all Transformer blocks have their trained weights in this type, as autocast
-    gives them to each; gradients reach the weights themselves."""
+    """Within the `with` block, replace the trained weights of the linear layers of all Transformer blocks by copies in this type,
+    the same that autocast would make; gradients flow back to the weights."""
     layers = dict.fromkeys(layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.blocks.modules())
     places = [
         (layer, name, weight)
