@@ -1,7 +1,8 @@
 """The precision of training, and its repetition to the bit.
 
 Weights, gradients and the optimizer's state stay in float32; in bf16 the layers compute under autocast. Autocast launches one
-kernel to cast each weight and one to cast its gradient back; `cast_weights` casts all of them at once, which small models gain from.
+kernel to cast each weight and one to cast its gradient back; `cast_weights` casts all of them at once, which is faster in small
+models.
 """
 
 import os
