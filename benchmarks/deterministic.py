@@ -35,7 +35,6 @@ from regard.models.transformer import Transformer
 from regard.models.vit import VitClassifier
 from regard.plan.step_time import NullLog
 from regard.recipe import DecoderModel, EncoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
-from regard.training.cuda_graphs import side_stream
 from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 from regard.training.precision import deterministic_algorithms
@@ -141,7 +140,7 @@ def train_on_request(name: str, deterministic: bool, compiled: bool, tiny: bool,
     """Train as many steps as the other end of a pipe asks for; answer with their seconds, and for 0 steps with a digest."""
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
-    with deterministic_algorithms(deterministic), side_stream(DEVICE):
+    with deterministic_algorithms(deterministic):
         work = WORKS[name](tiny)
         loop = TrainingLoop(
             work.model.to(DEVICE),

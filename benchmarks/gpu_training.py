@@ -29,7 +29,6 @@ from regard.models.transformer import Transformer
 from regard.models.vit import VitClassifier
 from regard.plan.step_time import ConstantShapeBatches, NullLog
 from regard.recipe import DecoderModel, PositionSettings, Regularization, Training, TransformerModel, VitModel
-from regard.training.cuda_graphs import side_stream
 from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 
@@ -167,24 +166,23 @@ def main() -> None:
     args = parse_args(__doc__, work=("gpt2", "base", "vit"), rounds=5, steps=10, alone=False, uncompiled=False, profile=False)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
-    with side_stream(CUDA):
-        with torch.device(CUDA):
-            work = {"gpt2": gpt2, "base": base, "vit": vit}[args.work]()
-        steps = {} if args.alone else {name: peer_step(work, name) for name in work.peers}
-        if args.uncompiled:
-            steps["regard, not compiled"] = our_step(work, compiled=False)
-        steps["regard"] = our_step(work)
-        first_losses = {name: float(step()) for name, step in steps.items()}
-        if max(first_losses.values()) > (1 + TOLERANCE) * min(first_losses.values()):
-            raise MismatchError(f"first losses {first_losses}: more than 1% difference; no result")
-        for step in steps.values():
-            step()
-        with exclusive_gpu():
-            times = time_alternating({name: repeat(step, args.steps) for name, step in steps.items()}, args.rounds)
-            if args.profile:
-                for name, step in steps.items():
-                    print(f"one step of {name}:")
-                    print_kernels(repeat(step, 1))
+    with torch.device(CUDA):
+        work = {"gpt2": gpt2, "base": base, "vit": vit}[args.work]()
+    steps = {} if args.alone else {name: peer_step(work, name) for name in work.peers}
+    if args.uncompiled:
+        steps["regard, not compiled"] = our_step(work, compiled=False)
+    steps["regard"] = our_step(work)
+    first_losses = {name: float(step()) for name, step in steps.items()}
+    if max(first_losses.values()) > (1 + TOLERANCE) * min(first_losses.values()):
+        raise MismatchError(f"first losses {first_losses}: more than 1% difference; no result")
+    for step in steps.values():
+        step()
+    with exclusive_gpu():
+        times = time_alternating({name: repeat(step, args.steps) for name, step in steps.items()}, args.rounds)
+        if args.profile:
+            for name, step in steps.items():
+                print(f"one step of {name}:")
+                print_kernels(repeat(step, 1))
     report(
         args.work,
         times,

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from regard.run.train import train
+from regard.run.train import read_data, train
+from regard.studies.ladder_plan import time_step
+from regard.tasks import build_recipe
 from regard.training import cuda_graphs
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -70,6 +72,13 @@ def test_captured_steps_with_dropout_run_again_to_the_bit(tmp_path, norm_first):
     regularize = {"dropout": 0.1, "activation_dropout": 0.1, "r_drop": 1.0}
     train_run(tmp_path / "run", recipe, cuda_graphs=True, save_every=20, keep_checkpoints=2, regularize=regularize)
     train(tmp_path / "run", resume=True, verify=20, device="cuda" if torch.cuda.is_available() else "cpu")
+
+
+@cuda
+def test_steps_are_captured_outside_of_a_training_too(tmp_path):
+    """The ladder times them on the default stream, which cannot be captured itself."""
+    settings = build_recipe({**WORLD, "train": {**WORLD["train"], "cuda_graphs": True, "steps": 400}})
+    assert 0 < time_step(settings, read_data(settings), "cuda") < 0.1
 
 
 @cuda

@@ -1,6 +1,7 @@
 """Which steps are captured and compiled where the recipe says "auto"."""
 
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from regard.batches.batch import Batch
 from regard.models.universal import UniversalTransformer
 from regard.recipe import Training
 from regard.run.build_loop import LENGTH_MULTIPLE, choose_batches
+from regard.training import cuda_graphs
 from regard.training.cuda_graphs import MAX_GRAPHS, WARMUP_CALLS, CudaGraphedStep
 from regard.training.speedups import (
     MIN_GRAPH_STEPS,
@@ -114,7 +116,10 @@ def test_a_step_that_waits_for_the_device_is_not_captured(monkeypatch, synchroni
     """torch's sync debug mode warns in the last eager call of a shape; every step still runs."""
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-    modes, notes, runs, captured = [], [], [], []
+    monkeypatch.setattr(cuda_graphs, "new_stream", lambda device: SimpleNamespace(device=device, wait_stream=waits.append))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(wait_stream=waits.append))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    modes, notes, runs, captured, waits = [], [], [], [], []
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
 
     class FakeGraph:
@@ -129,9 +134,10 @@ def test_a_step_that_waits_for_the_device_is_not_captured(monkeypatch, synchroni
         runs.append(count)
         return count
 
-    graphed = CudaGraphedStep(step, notes.append)
+    graphed = CudaGraphedStep(step, notes.append, torch.device("cpu"))
     batch = Batch({"x": torch.zeros(2, 3)}, torch.zeros(2), np.arange(2))
     for _ in range(WARMUP_CALLS + 2):
         graphed([batch], torch.ones(()))
+    assert len(waits) == 2 * (WARMUP_CALLS + 2)  # its stream waits for the caller's, which then waits for it
     assert modes == ["warn", 0] and len(notes) == int(synchronises)
     assert len(captured) == (0 if synchronises else 2) and len(runs) == WARMUP_CALLS + 2 - len(captured)

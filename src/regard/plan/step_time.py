@@ -20,7 +20,6 @@ from regard.plan.throughput import DeviceSpeed, measure_device, time_interleaved
 from regard.recipe import Recipe
 from regard.tasks import recipe_task
 from regard.tasks.task import Task
-from regard.training.cuda_graphs import side_stream
 from regard.training.loop import TrainingLoop
 from regard.training.losses import CrossEntropy
 from regard.training.precision import choose_precision
@@ -99,11 +98,10 @@ def _with_layers(recipe: Recipe, layers: dict[str, int]) -> Recipe:
 def time_steps(plan: Plan, device: torch.device, rows: int, recipes: Sequence[Recipe]) -> list[float]:
     """Return the shortest of a few training steps of each recipe, interleaved, on random examples of the plan's lengths."""
     steps = [_build_step(plan, device, rows, recipe) for recipe in recipes]
-    with side_stream(device):
-        for step in steps:
-            for _ in range(WARMUP_STEPS if device.type == "cuda" else 0):
-                step()
-        return [min(times) for times in time_interleaved(steps, device, repeats=TIMED_STEPS, min_seconds=0.0)]
+    for step in steps:
+        for _ in range(WARMUP_STEPS if device.type == "cuda" else 0):
+            step()
+    return [min(times) for times in time_interleaved(steps, device, repeats=TIMED_STEPS, min_seconds=0.0)]
 
 
 def _build_step(plan: Plan, device: torch.device, rows: int, recipe: Recipe) -> Callable[[], object]:

@@ -7,8 +7,7 @@ random numbers follow the generator's seed, as those of an eager step do.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -45,16 +44,26 @@ class CompiledObjective:
 class CudaGraphedStep:
     """A step function that is replayed from a CUDA graph for every known batch shape. It must change everything in place.
 
-    A step in which the host waits for the device cannot be captured: the last eager call of a shape finds out, and notes it.
+    It runs in a stream of its own, since the default stream cannot be captured. A step in which the host waits for the device
+    cannot be captured either: the last eager call of a shape finds out, and notes it.
     """
 
-    def __init__(self, function: StepFunction, note: Callable[[str], None]):
+    def __init__(self, function: StepFunction, note: Callable[[str], None], device: torch.device):
         self.function, self.note, self.capturable = function, note, True
         self.calls: Counter[BatchShape] = Counter()
         self.graphs: dict[BatchShape, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
-        self.pool = torch.cuda.graph_pool_handle()
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), new_stream(device)
 
     def __call__(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
+        before = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(before)
+        with torch.cuda.stream(self.stream):
+            output = self.replay(batches, count)
+        before.wait_stream(self.stream)
+        return output
+
+    def replay(self, batches: Sequence[Batch], count: Tensor) -> Tensor:
+        """Replay the step of a known shape; run that of a new one eagerly or, after some eager calls, capture it first."""
         shape = batch_shape(batches)
         if shape not in self.graphs:
             self.calls[shape] += 1
@@ -88,7 +97,7 @@ class CudaGraphedStep:
         """Capture a step without running it; return the graph, its static inputs and its output. Other threads may go on."""
         batches, count = [_clone(batch) for batch in batches], count.clone()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
             output = self.function(batches, count)
         return graph, [*_tensors(batches), count], output
 
@@ -117,15 +126,7 @@ def _clone(batch: Batch) -> Batch:
     return replace(batch, inputs=inputs, labels=batch.labels.clone(), mixture=mixture)
 
 
-@contextmanager
-def side_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, run the block in a side stream: the default stream cannot be captured."""
-    if device.type != "cuda":
-        yield
-        return
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a new stream of a GPU."""
     make_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
-    stream = make_stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream(device).wait_stream(stream)
+    return make_stream(device)

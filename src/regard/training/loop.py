@@ -21,7 +21,7 @@ from regard.training import checkpoint
 from regard.training.average import MovingAverage, average_weights
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpoint_writer import CheckpointWriter, Files
-from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, batch_shape, side_stream
+from regard.training.cuda_graphs import CompiledObjective, CudaGraphedStep, StepFunction, batch_shape
 from regard.training.log import Log, Meter
 from regard.training.losses import Objective
 from regard.training.optimizer import CombinedOptimizer, learning_rate_factor
@@ -92,11 +92,13 @@ class TrainingLoop:
         self.nonfinite_in_a_row = torch.zeros((), device=self.device)
         parameters = dict(model.named_parameters())
         self._buffers = [b for name, b in checkpoint.named_weights(model).items() if name not in parameters]  # of a batch norm
-        self.update: StepFunction = CudaGraphedStep(self._update, log.note) if self._uses_cuda_graphs() else self._update
+        self.update: StepFunction = self._update
+        if self._uses_cuda_graphs():
+            self.update = CudaGraphedStep(self._update, log.note, self.device)
 
     def train(self) -> dict[str, Tensor]:
         """Train to the last step; return the final weights (on rank 0)."""
-        with catch_signals() as self._signals, side_stream(self.device), self._writer:
+        with catch_signals() as self._signals, self._writer:
             try:
                 self._run_steps()
             except Interrupted:
