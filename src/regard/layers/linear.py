@@ -90,7 +90,7 @@ def partial_sums(x: Tensor, linear: InferenceLinear) -> PartialSums:
 def _tiling(rows: int, E: int, D: int, split: bool = False) -> tuple[int, int, int, int, int]:
     """Return the rows, outputs and inputs that a program multiplies at once, the parts of the inputs, and the stages.
 
-    There are about 64 to 200 programs, each with a few blocks of inputs: those were fastest of some 100 tilings of the layers of
+    There are about 64 to 200 programs, each with a few blocks of inputs: those were fastest of 21 to 56 tilings of each layer of
     GPT-2 (RESULTS.md). With many rows, every program reads them all, and fewer programs are better.
     """
     few = rows <= FEW_ROWS
