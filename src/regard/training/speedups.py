@@ -80,7 +80,7 @@ def _choose_compile(work: TrainingWork) -> tuple[bool, str]:
     if work.obstacle is not None:
         return False, work.obstacle
     if work.compile_gain <= 1:
-        return False, "our own kernels are as fast"
+        return False, "no gain over our own kernels is known"
     if work.step_seconds is None:
         return False, "its steps cannot be estimated"
     saved = work.steps * work.step_seconds * (1 - 1 / work.compile_gain)
