@@ -37,6 +37,8 @@ class UniversalStack(Stack):
         self.blocks.extend(share_weights(first) for _ in range(steps - 1))
         self.halt = nn.Linear(config.width, 1) if halting else None
         self.threshold = threshold
+        self.step_encodings: Tensor
+        self.register_buffer("step_encodings", sinusoids(torch.arange(steps), config.width).float(), persistent=False)
         self.steps: Tensor | None = None
         self.ponder: Tensor | None = None
 
@@ -56,10 +58,10 @@ class UniversalStack(Stack):
         x = self.dropout(x if segment is None else x + segment)
         mean, used = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) halting probability so far
         steps, remainder = torch.zeros_like(used), torch.zeros_like(used)
+        encodings = self.step_encodings.to(x.dtype)
         for step, (block, given) in enumerate(zip(self.layers(), options)):
             collect_state(states, x)
-            step_encoding = sinusoids(torch.tensor(step, device=x.device), x.size(-1)).to(x.dtype)
-            after = block(self.positions.embed(x, positions) + step_encoding, mask=mask, **given)
+            after = block(self.positions.embed(x, positions) + encodings[step], mask=mask, **given)
             if self.halt is None:
                 x = after
                 continue
