@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.models.universal import UniversalTransformer
 from regard.recipe import Training
 from regard.run.build_loop import LENGTH_MULTIPLE, choose_batches
 from regard.training import cuda_graphs
@@ -97,7 +96,6 @@ def test_obstacles_to_capturing():
     assert capture_obstacle(nn.Linear(1, 1), "none") is None
     assert capture_obstacle(nn.Linear(1, 1), "ddp") == "several processes"
     assert "schedule" in capture_obstacle(Annealed(), "none")
-    assert "values" in capture_obstacle(UniversalTransformer.__new__(UniversalTransformer), "none")
 
 
 def test_batches_are_padded_where_steps_are_captured_and_only_decoders_are_compiled(tiny_run):

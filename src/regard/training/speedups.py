@@ -93,8 +93,6 @@ def capture_obstacle(model: nn.Module, parallel: str) -> str | None:
         return "several processes"
     if hasattr(model, "begin_step"):
         return "a model with a step-dependent schedule"
-    if not getattr(model, "supports_cuda_graphs", True):
-        return "a model whose computation depends on its values"
     return None
 
 
