@@ -9,7 +9,7 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.positions import PositionEncoding, sinusoids
 from regard.layers.block import BlockConfig, SourceKV
-from regard.layers.stack import Stack, collect_state, share_weights
+from regard.layers.stack import Stack, collect_state, new_positions, share_weights
 
 
 class UniversalStack(Stack):
@@ -51,9 +51,11 @@ class UniversalStack(Stack):
         sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
         position_offsets: Tensor | None = None,
+        segment: Tensor | None = None,
     ) -> Tensor:
-        positions, options = self.prepare(x, mask, caches, sources, position_offsets)
-        x = self.dropout(x)
+        positions = new_positions(x, mask, caches, position_offsets)
+        options = self.prepare(x, mask, caches, sources, position_offsets)
+        x = self.dropout(x if segment is None else x + segment)
         mean, used = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) halting probability so far
         steps, remainder = torch.zeros_like(used), torch.zeros_like(used)
         encodings = self.step_encodings.to(x.dtype)
