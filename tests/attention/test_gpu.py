@@ -112,6 +112,16 @@ def test_an_encoder_computes_no_padding(dtype, full):
         assert (seen[name] * ~real[:, None].transpose(-2, -1) == 0).all(), "no weight on padding"
 
 
+def test_reading_lengths_does_not_wait_for_kernels_that_were_launched_after_it_started():
+    lengths, later = torch.tensor([3, 1, 2]), torch.cuda.Event()
+    mask = Mask(lengths=lengths.cuda())
+    torch.cuda.synchronize()
+    mask.start_reading_lengths()
+    torch.cuda._sleep(2_000_000_000)  # cycles: about a second
+    later.record()
+    assert mask.read_lengths() == lengths.tolist() and not later.query()
+
+
 STRUCTURES = {
     "none": lambda lengths, documents: Mask(),
     "causal": lambda lengths, documents: Mask(causal=True),

@@ -19,18 +19,23 @@ from regard.decoding.greedy import decode_steps, greedy_or_sample
 from regard.decoding.sampling import Sampler, greedy
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
-from regard.recipe import DecoderModel, TransformerModel
+from regard.models.universal import UniversalTransformer
+from regard.recipe import DecoderModel, TransformerModel, UniversalModel
 from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, EOS, NO_TOKEN, SpecialTokens
 
 V = 11
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+TRANSLATORS = [
+    lambda **settings: Transformer(TransformerModel(**settings), V, V),
+    lambda **settings: UniversalTransformer(UniversalModel(kind="universal", **settings), V, V),
+]
 
 
 @st.composite
 def problems(draw):
     torch.manual_seed(draw(st.integers(0, 10_000)))
-    settings = TransformerModel(preset="tiny", width=8, heads=2, feed_forward=16, max_length=40, tie="none")
-    model = Transformer(settings, V, V).double().eval()
+    settings = {"preset": "tiny", "width": 8, "heads": 2, "feed_forward": 16, "max_length": 40, "tie": "none"}
+    model = draw(st.sampled_from(TRANSLATORS))(**settings).double().eval()
     with torch.no_grad():
         model.output.weight *= draw(st.sampled_from([1.0, 4.0]))
         model.output.weight[EOS] += 0.1  # some outputs end before their limits
@@ -193,11 +198,12 @@ def test_only_supported_models_are_captured():
 @on_a_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sampling", [None, (0.8, 5, 0.9)])
-def test_captured_searches_equal_eager_ones(dtype, sampling, in_place):
+@pytest.mark.parametrize("translator", TRANSLATORS, ids=["transformer", "universal"])
+def test_captured_searches_equal_eager_ones(dtype, sampling, translator, in_place):
     in_place(False)  # the stand-in of the tests above never runs where there is a GPU
     torch.manual_seed(1)
     gpt = Gpt(DecoderModel(kind="transformer", preset="tiny", max_length=80), V).cuda().to(dtype).eval()
-    transformer = Transformer(TransformerModel(preset="tiny", tie="none", max_length=80), V, V).cuda().to(dtype).eval()
+    transformer = translator(preset="tiny", tie="none", max_length=80).cuda().to(dtype).eval()
     special_tokens = SpecialTokens(bos=NO_TOKEN, eos=1, prefix=(), suffix=(), suppressed=(2,))
     for _ in range(WARMUP_RUNS + 3):
         prefix = torch.randint(4, V, (5, 7), device="cuda")

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.masks import NO_MASK
 from regard.attention.multihead import Attention
 from regard.attention.positions import PositionEncoding
 from regard.attention.watch import watch
@@ -60,7 +59,7 @@ def test_watched_norms_and_gradients_take_the_written_out_form():
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("options", [{}, dict(sandwich_norm=True), dict(layer_scale=0.3, norm="rms")])
-def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options):
+def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options, monkeypatch):
     torch.manual_seed(1)
     config = BlockConfig(12, 2, 16, norm_first=norm_first, residual=residual, **options)
     stack = Stack(config, 3, PositionEncoding(), widths=[12, 20, 20]).to(DEVICE, torch.float32).eval()
@@ -71,7 +70,8 @@ def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options):
         states = []
         expected = stack(x, states=states)
         assert len(states) == 4
-        found = stack._stream(x, NO_MASK, stack.prepare(x, NO_MASK, None, None, None)[1])
+        monkeypatch.setattr("regard.layers.stack.runs_inference_kernels", lambda x: True)
+        found = stack(x)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -79,15 +79,32 @@ def test_stream_equals_the_blocks_one_by_one(norm_first, residual, options):
 @torch.no_grad()
 def test_watching_attention_leaves_the_stream_and_hooks_of_skipped_modules_do_not(norm_first, monkeypatch):
     stack = Stack(BlockConfig(12, 2, 16, norm_first=norm_first), 2, PositionEncoding()).to(DEVICE).eval()
-    x, streams, stream = torch.randn(2, 5, 12, device=DEVICE), [], stack._stream
+    x, streams, stream = torch.randn(2, 5, 12, device=DEVICE), [], Block.stream
     monkeypatch.setattr("regard.layers.stack.runs_inference_kernels", lambda x: True)
-    monkeypatch.setattr(stack, "_stream", lambda *args: (streams.append(args), stream(*args))[1])
+    monkeypatch.setattr(Block, "stream", lambda block, *args, **given: (streams.append(block), stream(block, *args, **given))[1])
     expected = stack(x)
     with watch(stack) as seen:
         assert torch.equal(stack(x), expected)
-    assert len(streams) == 2 and len(seen.names()) == 2
+    assert streams == [*stack.blocks] * 2 and len(seen.names()) == 2
     for part in stack.modules():
         calls = []
         with part.register_forward_hook(lambda *call: calls.append(call)):  # noqa: B023
             torch.testing.assert_close(stack(x), expected)
         assert calls or not isinstance(part, (Block, Residual, nn.LayerNorm, FeedForward, Attention)), part
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("hooked", [0, 1, 2])
+@torch.no_grad()
+def test_hooks_of_one_block_leave_the_others_in_the_stream(norm_first, hooked, monkeypatch):
+    stack = Stack(BlockConfig(12, 2, 16, norm_first=norm_first), 3, PositionEncoding()).to(DEVICE).eval()
+    x, seen = torch.randn(2, 5, 12, device=DEVICE), []
+    states = []
+    stack(x, states=states)
+    monkeypatch.setattr("regard.layers.stack.runs_inference_kernels", lambda x: True)
+    stack.blocks[hooked].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    stream = Block.stream
+    monkeypatch.setattr(Block, "stream", lambda block, *args, **given: (seen.append(block), stream(block, *args, **given))[1])
+    torch.testing.assert_close(stack(x), states[-1])
+    torch.testing.assert_close(seen.pop(hooked), states[hooked])
+    assert seen == [block for number, block in enumerate(stack.blocks) if number != hooked]

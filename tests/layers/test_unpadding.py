@@ -28,12 +28,12 @@ def test_packed_rows_give_the_vectors_of_padded_rows(stack, lengths):
 
     def run(x, mask):
         seen.append((tuple(x.shape[:2]), mask))
-        return stack._forward(x, mask)
+        return stack._run_blocks(x, mask)
 
     x, mask = torch.randn(3, 9, 16), Mask(lengths=torch.tensor(lengths))
     real = torch.arange(9) < mask.lengths[:, None]
     found = run_without_padding(run, x, mask, may_pack=lambda: True)
-    torch.testing.assert_close(found[real], stack._forward(x, mask)[real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[real], stack._run_blocks(x, mask)[real], atol=1e-5, rtol=1e-5)
     packed = sum(lengths) <= MAX_FILLED * 27
     assert seen[0][0] == ((1, sum(lengths)) if packed else (3, 9))
     assert (seen[0][1] is NO_MASK) == (min(lengths) == 9)
@@ -81,8 +81,9 @@ def test_watching_leaves_rows_without_padding_and_records_them_with_it(unpadded)
 
 
 @torch.no_grad()
-def test_the_host_reads_lengths_once_and_before_the_first_kernel(unpadded):
+def test_lengths_start_to_be_read_before_the_first_kernel_and_are_awaited_once_before_the_first_block(unpadded, monkeypatch):
     functions = []
+    monkeypatch.setattr(Mask, "start_reading_lengths", lambda mask: functions.append("start"))
 
     class Functions(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -92,7 +93,15 @@ def test_the_host_reads_lengths_once_and_before_the_first_kernel(unpadded):
     with Functions():
         unpadded[0](IDS, LENGTHS)
     reads = [number for number, function in enumerate(functions) if function in (torch.Tensor.tolist, torch.Tensor.item)]
-    assert len(reads) == 1 and reads[0] < functions.index(F.embedding)
+    assert functions.index("start") < functions.index(F.embedding) < functions.index(torch.Tensor.narrow) < reads[0]
+    assert len(reads) == 1 and reads[0] < functions.index(F.linear)
+
+
+def test_lengths_on_the_host_are_read_where_they_are(monkeypatch):
+    mask = Mask(lengths=LENGTHS)
+    monkeypatch.setattr(torch.Tensor, "to", lambda *_, **__: pytest.fail("copied"))
+    mask.start_reading_lengths()
+    assert mask.read_lengths() == LENGTHS.tolist()
 
 
 @torch.no_grad()

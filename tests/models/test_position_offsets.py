@@ -94,7 +94,7 @@ def test_random_offsets_range_from_zero_to_the_setting(offset):
 def test_source_and_target_share_their_offset(kind):
     model, seen = translator(kind, "sinusoidal", 50).train(), []
     for stack in (model.encoder, model.decoder):
-        stack.positions.embed = lambda x, at, seen=seen: (seen.append(at[:, 0]), x)[1]
+        stack.positions.embed = lambda x, at, segment=None, seen=seen: (seen.append(at[:, 0]), x)[1]
     forward(model, sentences())
     assert all(torch.equal(at, seen[0]) for at in seen) and len(seen[0].unique()) > 1
 

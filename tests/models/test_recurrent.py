@@ -32,6 +32,20 @@ def test_recurrent_layers_equal_torch_cells_step_by_step(cell, theirs):
     torch.testing.assert_close(stepped[0], states[0])
 
 
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_layers_read_one_token_at_a_time_as_they_read_all(cell):
+    layers, x = RecurrentLayers(cell, 5, 8, 2).double(), torch.randn(3, 6, 5).double()
+    state = layers.zero_state(3, x)
+    expected, last = layers(x, state)
+    outputs = []
+    for y in x.split(1, dim=1):
+        output, state = layers(y, state)
+        outputs.append(output)
+    torch.testing.assert_close(torch.cat(outputs, dim=1), expected)
+    torch.testing.assert_close(state.hidden, last.hidden)
+    torch.testing.assert_close(state.cell, last.cell)
+
+
 def scores_by_hand(attention, kind, s, h):
     """The equations of the lectures, one pair of a state and an annotation at a time."""
     match kind:

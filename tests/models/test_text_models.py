@@ -318,3 +318,21 @@ def test_contextual_embedding_is_frozen_and_equals_its_equation(layer):
     classifier(source, lengths).sum().backward()
     assert all(p.grad is None for p in other.parameters())
     assert all(p.grad is not None for name, p in classifier.named_parameters() if not name.startswith("reader.features.model."))
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+@pytest.mark.parametrize("convolution", [0, 3])
+def test_texts_without_segments_belong_to_the_first_one(positions, convolution):
+    """In value and gradient, although the row of that segment is added once to the positions instead of to every token."""
+    torch.manual_seed(1)
+    sizes = dict(layers=2, width=8, heads=2, feed_forward=16, max_length=9, segments=2, embedding_norm=True)
+    settings = EncoderModel(kind="transformer", positions={"kind": positions}, convolution=convolution, **sizes)
+    model = find_task("encode").models["transformer"](settings, V).double()
+    ids, lengths = torch.randint(4, V, (3, 7)), torch.tensor([7, 2, 5])
+    table, found = model.encoder.segments.weight, []
+    for segments in (None, torch.zeros_like(ids)):
+        vectors = model(ids, lengths, segments)
+        weights = torch.linspace(-1, 1, vectors.numel(), dtype=torch.double).view_as(vectors)
+        found.append((vectors, *torch.autograd.grad((vectors * weights).sum(), table)))
+    torch.testing.assert_close(found[0], found[1], atol=1e-10, rtol=0)
+    assert not torch.allclose(found[0][0], model(ids, lengths, torch.ones_like(ids)), atol=1e-3)

@@ -133,63 +133,53 @@ def test_operations_of_a_step_are_those_that_torch_launches(name):
 
 MULTI30K = Path(__file__).parents[2] / "recipes" / "multi30k-en-de.toml"
 TRANSLATE = {"data": {"train": ["a", "b"], "valid": ["a", "b"]}, "train": {"tokens_per_batch": 25_600, "steps": 100_000}}
+
+
+def plan_base():
+    return plan_recipe("base", build_recipe({**TRANSLATE, "model": {"preset": "base"}}), (32_000, 32_000), (40, 40))
+
+
+def plan_gpt2():
+    settings = {"task": "language", "data": FILES, "model": {"kind": "transformer", "preset": "gpt2"}}
+    recipe = build_recipe({**settings, "train": {"tokens_per_batch": 32 * 1024, "steps": 100_000}})
+    return plan_recipe("gpt2", recipe, (50_304, 50_304), (1024, 1024))
+
+
+def plan_vit():
+    settings = {"task": "classify", "data": {**IMAGES, "size": 224}, "model": {"kind": "vit", "preset": "vit-base"}}
+    return plan_recipe("vit", build_recipe({**settings, "train": {"images_per_batch": 256, "steps": 100_000}}), (1000, 1000))
+
+
 H200_STEPS = {
-    "small, uncaptured": (lambda: plan("small", ["train.tokens_per_batch=8192", "train.cuda_graphs=false"]), 7_200 / 194_000),
-    "small, captured": (lambda: plan("small", ["train.tokens_per_batch=8192"]), 7_200 / 835_000),
-    "multi30k, captured": (lambda: plan(MULTI30K), 7_200 / 468_000),
-    "multi30k, uncaptured": (lambda: plan(MULTI30K, ["train.cuda_graphs=false"]), 209 / 6_000),
-    "base, compiled": (
-        lambda: plan_recipe("base", build_recipe({**TRANSLATE, "model": {"preset": "base"}}), (32_000, 32_000), (40, 40)),
-        640 * 40 / 950_400,
-    ),
-    "GPT-2, compiled": (
-        lambda: plan_recipe(
-            "gpt2",
-            build_recipe(
-                {
-                    "task": "language",
-                    "data": FILES,
-                    "model": {"kind": "transformer", "preset": "gpt2"},
-                    "train": {"tokens_per_batch": 32 * 1024, "steps": 100_000},
-                }
-            ),
-            (50_304, 50_304),
-            (1024, 1024),
-        ),
-        32 * 1024 / 537_400,
-    ),
-    "ViT, compiled": (
-        lambda: plan_recipe(
-            "vit",
-            build_recipe(
-                {
-                    "task": "classify",
-                    "data": {**IMAGES, "size": 224},
-                    "model": {"kind": "vit", "preset": "vit-base"},
-                    "train": {"images_per_batch": 256, "steps": 100_000},
-                }
-            ),
-            (1000, 1000),
-        ),
-        256 / 3_235,
-    ),
+    "multi30k": (lambda: plan(MULTI30K), 2.93 / 300),
+    "GPT-2": (plan_gpt2, 32 * 1024 / 520_300),
+    "GPT-2, compiled": (plan_gpt2, 32 * 1024 / 538_700),
+    "ViT": (plan_vit, 256 / 3_436),
+    "ViT, compiled": (plan_vit, 256 / 3_232),
 }
 """How to plan what RESULTS.md measured on one H200, and the seconds of its step there."""
+OLDER_H200_STEPS = {
+    "base, compiled": (plan_base, 640 * 40 / 950_400),
+    "small": (lambda: plan("small", ["train.tokens_per_batch=8192"]), 6_500 / 835_000),
+    "small, uncaptured": (lambda: plan("small", ["train.tokens_per_batch=8192", "train.cuda_graphs=false"]), 7_200 / 194_000),
+    "multi30k, uncaptured": (lambda: plan(MULTI30K, ["train.cuda_graphs=false"]), 209 / 6_000),
+}
+"""The same, measured before residual connections, norms and activations had kernels of their own."""
 
 
-@pytest.mark.parametrize("name", H200_STEPS)
-def test_steps_on_a_gpu_are_planned_within_30_percent_of_the_measured_ones(name):
-    make_plan, measured = H200_STEPS[name]
+@pytest.mark.parametrize("name", [*H200_STEPS, *OLDER_H200_STEPS])
+def test_steps_on_a_gpu_are_planned_within_20_percent_of_the_measured_ones(name):
+    """Older ones within 30 percent."""
+    make_plan, measured = {**H200_STEPS, **OLDER_H200_STEPS}[name]
     found = make_plan()
-    assert found.captured == ("uncaptured" not in name) and found.compiled == name.endswith("compiled")
-    assert found.step_seconds(H200) == pytest.approx(measured, rel=0.3)
+    assert found.captured == ("uncaptured" not in name)
+    assert found.step_seconds(H200) == pytest.approx(measured, rel=0.2 if name in H200_STEPS else 0.3)
 
 
-def test_operations_and_the_compiler_count_on_a_gpu_only():
-    gpu, base = plan("base").devices[1], plan("base", ["train.compile=false"])
-    assert (
-        base.step_seconds(gpu) > 1.25 * plan("base").step_seconds(gpu) == pytest.approx(1.25 * gpu.seconds(base.flops_per_step))
-    )
-    assert all(base.step_seconds(device) == device.seconds(base.flops_per_step) for device in base.devices if device is not gpu)
+def test_operations_count_on_a_gpu_only():
+    base = plan("base")
+    cluster, gpu, cpu = base.devices
+    assert base.step_seconds(gpu) == pytest.approx(gpu.seconds(base.flops_per_step) + 12e-6 * base.operations)
+    assert all(base.step_seconds(device) == device.seconds(base.flops_per_step) for device in (cluster, cpu))
     twice = plan("small", ["train.gradient_accumulation_steps=2"])
     assert twice.step_seconds(gpu) == pytest.approx(2 * plan("small").step_seconds(gpu))

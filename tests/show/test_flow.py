@@ -8,9 +8,12 @@ import torch
 
 from regard.attention.watch import watch
 from regard.errors import UserError
+from regard.models.bert import TextEmbedder
+from regard.recipe import EncoderModel
 from regard.run.train import train
 from regard.show.figures.flow_diagram import ModelFlow, encode_halves, flow_data, flow_page, flow_text
 from regard.show.forward_pass.flow import record_flow
+from regard.show.forward_pass.forward_trace import trace_forward
 from regard.show.forward_pass.model_structure import describe_model
 from regard.show.recording import model_inputs
 
@@ -208,3 +211,12 @@ def test_flow_of_a_universal_transformer_has_its_steps_as_layers(tiny_settings, 
         own = run._forward(inputs.inputs)[0].softmax(-1).max(-1).values
     found = [top[0][2] for top in flow.stages[-1].candidates.top]
     np.testing.assert_allclose(found, own.numpy(), atol=1e-5)
+
+
+def test_embeddings_of_a_text_without_segments_are_shown_with_the_first_one():
+    """The stack adds it, together with the positions."""
+    settings = EncoderModel(kind="transformer", layers=1, width=8, heads=2, feed_forward=16, max_length=9, segments=2)
+    model, ids = TextEmbedder(settings, 13).eval(), torch.randint(4, 13, (1, 7))
+    [trace] = trace_forward(model, lambda: model(ids, torch.tensor([7]))).stacks
+    expected = model.token_embedding(ids)[0] + model.encoder.segments.weight[0]
+    torch.testing.assert_close(trace.embedded, expected)

@@ -24,7 +24,7 @@ WORLD = {
     },
 }
 
-
+UNIVERSAL = {**WORLD, "model": {**WORLD["model"], "kind": "universal"}}
 IMAGES = {
     "task": "classify",
     "data": {"size": 32, "label_attribute": "kind", "world": {"kind": "shapes", "number": 400, "shapes": [1, 1]}},
@@ -53,6 +53,7 @@ def train_run(folder, recipe=WORLD, **more):
         (WORLD, {"optimizer": {"kind": "muon"}}),
         (WORLD, {"ema_decay": 0.9}),
         (WORLD, {"gradient_accumulation_steps": 2}),
+        (UNIVERSAL, {}),
         (IMAGES, {}),
     ],
 )

@@ -298,6 +298,21 @@ def test_moving_average_forgets_the_initial_weights_and_swaps_back():
     assert model.weight[0, 0] == 5.0
 
 
+def test_moving_average_has_the_statistics_of_batch_norms_also_of_a_checkpoint_without_them():
+    model, decay = nn.BatchNorm1d(2), 0.9
+    average, expected = MovingAverage(model, decay), torch.zeros(2)
+    for step in range(1, 20):
+        model(torch.randn(8, 2) + step)
+        average.update()
+        rising = min(decay, step / (step + 10))
+        expected = rising * expected + (1 - rising) * model.running_mean
+    torch.testing.assert_close(average.tensors()["running_mean"], expected)
+    assert "num_batches_tracked" not in average.tensors()
+    older = {name: tensor for name, tensor in average.tensors().items() if name in ("weight", "bias")}
+    average.load(older, 19)
+    assert torch.equal(average.tensors()["running_mean"], model.running_mean)
+
+
 def test_average_weights_is_the_mean():
     several = [{"w": torch.full((2,), float(i))} for i in (1, 2, 6)]
     assert average_weights(several)["w"].tolist() == [3.0, 3.0]

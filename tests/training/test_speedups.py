@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.models.universal import UniversalTransformer
 from regard.recipe import Training
 from regard.run.build_loop import LENGTH_MULTIPLE, choose_batches
 from regard.training import cuda_graphs
@@ -26,7 +26,7 @@ from regard.training.speedups import (
 )
 
 AUTO = Training()
-LONG = TrainingWork("cuda", 100_000, 0.05)
+LONG = TrainingWork("cuda", 100_000, 0.05, compile_gain=1.25)
 WORKS = st.builds(
     TrainingWork,
     st.sampled_from(["cpu", "cuda", "mps"]),
@@ -64,8 +64,14 @@ def test_a_run_is_compiled_only_if_it_saves_more_than_the_compiler_takes():
     saving = TrainingWork("cuda", 1_000, 0.4, compile_gain=2.0, compile_seconds=199.0)
     assert choose_speedups(AUTO, saving).compile
     assert not choose_speedups(AUTO, TrainingWork(**{**vars(saving), "compile_seconds": 201.0})).compile
-    unknown = choose_speedups(AUTO, TrainingWork("cuda", 10**6))
+    unknown = choose_speedups(AUTO, TrainingWork("cuda", 10**6, compile_gain=2.0))
     assert unknown.cuda_graphs and not unknown.compile and "cannot be estimated" in unknown.reason
+
+
+@given(st.integers(1, 10**9), st.floats(1e-4, 10), st.floats(0.1, 1))
+def test_no_run_is_compiled_for_a_gain_of_at_most_1(steps, step_seconds, gain):
+    found = choose_speedups(AUTO, TrainingWork("cuda", steps, step_seconds, compile_gain=gain, compile_seconds=0.0))
+    assert not found.compile and "not compiled (no gain over our own kernels is known)" in found.reason
 
 
 def test_the_reason_names_what_was_chosen_and_why():
@@ -90,24 +96,25 @@ def test_obstacles_to_capturing():
     assert capture_obstacle(nn.Linear(1, 1), "none") is None
     assert capture_obstacle(nn.Linear(1, 1), "ddp") == "several processes"
     assert "schedule" in capture_obstacle(Annealed(), "none")
-    assert "values" in capture_obstacle(UniversalTransformer.__new__(UniversalTransformer), "none")
 
 
-def test_batches_are_padded_where_steps_are_captured(tiny_run):
+def test_batches_are_padded_where_steps_are_captured_and_only_decoders_are_compiled(tiny_run):
     """The choice of a run on a GPU, without one: its work is estimated from the recipe and the data."""
 
-    def choose(device, **settings):
+    def choose(device, decoder_only=False, **settings):
         train = tiny_run.recipe.train.model_copy(update={"cuda_graphs": "auto", "compile": "auto", **settings})
         recipe = tiny_run.recipe.model_copy(update={"train": train})
         names = ("folder", "model", "_max_positions", "_config_sizes")
         run = SimpleNamespace(recipe=recipe, device=torch.device(device), **{name: getattr(tiny_run, name) for name in names})
+        run.task = replace(tiny_run.task, decoder_only=decoder_only)
         rows = tiny_run._encode(tiny_run.data.valid)
         batches, speedups = choose_batches(run, rows)
         return batches.pad_to_multiple_of, speedups
 
     padding, speedups = choose("cuda", steps=5_000)
-    assert padding == LENGTH_MULTIPLE and speedups.cuda_graphs and not speedups.compile and "would save" in speedups.reason
-    assert choose("cuda", steps=10**7)[1].compile
+    assert padding == LENGTH_MULTIPLE and speedups.cuda_graphs and not speedups.compile
+    assert not choose("cuda", steps=10**7)[1].compile and choose("cuda", decoder_only=True, steps=10**7)[1].compile
+    assert "would save" in choose("cuda", decoder_only=True, steps=5_000)[1].reason
     assert choose("cuda", steps=100)[0] == choose("cpu", steps=5_000)[0] == 1
 
 

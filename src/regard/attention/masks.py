@@ -75,6 +75,7 @@ class Mask:
     padded: "ClassVar[PaddedRows | None]"
     """The rows of a padded batch, where these are the documents."""
     _length_list: ClassVar[list[int] | None]
+    _length_copy: "ClassVar[tuple[Tensor, torch.cuda.Event] | None]"
     _last_dense: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
     _last_intervals: ClassVar[dict[tuple[int, int, torch.device | None], Tensor | None]]
 
@@ -82,7 +83,7 @@ class Mask:
         """Prepare what is computed once for all layers. No cached properties: their locks end a compiled graph."""
         structure = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
         object.__setattr__(self, "structure", structure)
-        for name in ("_packed", "padded", "_length_list"):
+        for name in ("_packed", "padded", "_length_list", "_length_copy"):
             object.__setattr__(self, name, None)
         for name in ("_last_dense", "_last_intervals"):
             object.__setattr__(self, name, {})
@@ -92,12 +93,24 @@ class Mask:
         return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
     def read_lengths(self) -> list[int]:
-        """Return the lengths as the host knows them. They are read once; the host waits for all that the device does."""
+        """Return the lengths as the host knows them. They are read once. Those on a GPU have to wait for all that it was given to
+        do until `start_reading_lengths`, or until now."""
         if self._length_list is None:
             assert self.lengths is not None
-            object.__setattr__(self, "_length_list", self.lengths.tolist())
+            on_host = self.lengths
+            if self._length_copy is not None:
+                on_host, copied = self._length_copy
+                copied.synchronize()
+            object.__setattr__(self, "_length_list", on_host.tolist())
         assert self._length_list is not None
         return self._length_list
+
+    def start_reading_lengths(self) -> None:
+        """Copy the lengths to the host, if they are on a GPU, behind all that it does now; nothing waits for it yet."""
+        if self.lengths is not None and self.lengths.is_cuda:
+            on_host, copied = self.lengths.to("cpu", non_blocking=True), torch.cuda.Event()  # in pinned memory
+            copied.record()
+            object.__setattr__(self, "_length_copy", (on_host, copied))
 
     @property
     def packed_documents(self) -> PackedDocuments | None:

@@ -1,6 +1,6 @@
 """Position encodings: how a model knows the order of its tokens. Each kind overrides one of three methods:
 
-    embed     added to the embeddings        sinusoidal (Vaswani et al. 2017, sec. 3.5), learned
+    vectors   added to the embeddings        sinusoidal (Vaswani et al. 2017, sec. 3.5), learned
     rotation  rotates queries and keys       rotary (Su et al. 2021)
     bias      added to the scores            ALiBi (Press et al. 2022), relative buckets (T5, Raffel et al. 2020)
 
@@ -29,11 +29,20 @@ class PositionEncoding(nn.Module):
 
     @property
     def is_added(self) -> bool:
-        """Whether positions enter by `embed` alone."""
-        return type(self).rotation is PositionEncoding.rotation and type(self).bias is PositionEncoding.bias
+        """Whether positions enter by `vectors`, and by nothing else."""
+        return type(self).vectors is not PositionEncoding.vectors
 
-    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
-        return x
+    def embed(self, x: Tensor, positions: Tensor | range, segment: Tensor | None = None) -> Tensor:
+        """Return embeddings (B, T, D) with what their positions add, and the vector (D,) of the segment they all belong to. These
+        two are added first: they are small where all rows have the same positions."""
+        added = self.vectors(positions, x.dtype)
+        if segment is not None:
+            added = segment if added is None else added + segment
+        return x if added is None else x + added
+
+    def vectors(self, positions: Tensor | range, dtype: torch.dtype) -> Tensor | None:
+        """Return what is added to embeddings of this type, (T, D) or (B, T, D); None is nothing."""
+        return None
 
     def rotation(self, positions: Tensor, *, local: bool = False) -> Rotation | None:
         """Return cosines and sines; `local`, those of layers with a window."""
@@ -67,13 +76,13 @@ class SinusoidalPositions(PositionEncoding):
         positions = torch.arange(first, first + max_length)
         self.register_buffer("table", sinusoids(positions, width, base, sines_first=sines_first).float(), persistent=False)
 
-    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
-        if self.table.dtype == x.dtype:
-            return x + rows_of(self.table, positions)
+    def vectors(self, positions: Tensor | range, dtype: torch.dtype) -> Tensor:
+        if self.table.dtype == dtype:
+            return rows_of(self.table, positions)
         if isinstance(positions, range):
-            positions = torch.arange(positions.start, positions.stop, device=x.device)
+            positions = torch.arange(positions.start, positions.stop, device=self.table.device)
         exact = sinusoids(positions + self.first, self.width, self.base, sines_first=self.sines_first)  # for models in float64
-        return x + exact.to(x.dtype)
+        return exact.to(dtype)
 
 
 class LearnedPositions(PositionEncoding):
@@ -83,8 +92,8 @@ class LearnedPositions(PositionEncoding):
         super().__init__()
         self.table = nn.Embedding(max_length, width)
 
-    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
-        return x + (rows_of(self.table.weight, positions) if isinstance(positions, range) else self.table(positions))
+    def vectors(self, positions: Tensor | range, dtype: torch.dtype) -> Tensor:
+        return rows_of(self.table.weight, positions) if isinstance(positions, range) else self.table(positions)
 
 
 class SinusoidalGridPositions(PositionEncoding):
@@ -99,8 +108,8 @@ class SinusoidalGridPositions(PositionEncoding):
         self.table: Tensor
         self.register_buffer("table", torch.cat([patches.new_zeros(prefix_tokens, width), patches]).float(), persistent=False)
 
-    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
-        return x + rows_of(self.table, positions).to(x.dtype)
+    def vectors(self, positions: Tensor | range, dtype: torch.dtype) -> Tensor:
+        return rows_of(self.table, positions).to(dtype)
 
 
 class TextGridPositions(PositionEncoding):
@@ -113,9 +122,9 @@ class TextGridPositions(PositionEncoding):
         super().__init__()
         self.text, self.row, self.column = (nn.Embedding(number, width) for number in (text, *grid))
 
-    def embed(self, x: Tensor, positions: Tensor | range) -> Tensor:
+    def vectors(self, positions: Tensor | range, dtype: torch.dtype) -> Tensor:
         grid = self.row.weight[:, None] + self.column.weight  # (rows, columns, D)
-        return x + rows_of(torch.cat([self.text.weight, grid.flatten(0, 1)]), positions)
+        return rows_of(torch.cat([self.text.weight, grid.flatten(0, 1)]), positions)
 
 
 class RotaryPositions(PositionEncoding):

@@ -164,10 +164,15 @@ class Block(nn.Module):
         return x
 
     def stream(self, x: Tensor, update: Update | None, **options: Any) -> tuple[Tensor, Update | None]:
-        """Do the same to x + update, and return the result as such a pair (`Residual.stream`); no hooks run."""
+        """Do the same to x + update, and return the result as such a pair (`Residual.stream`)."""
         for residual, sublayer in self._sublayers(**options):
             x, update = residual.stream(x, update, sublayer)
         return x, update
+
+    @property
+    def has_skipped_hooks(self) -> bool:
+        """Whether `stream` would skip hooks: those of the block and of its residual connections, which it calls in parts."""
+        return is_hooked(self) or any(is_hooked(part) for part in self._modules.values() if isinstance(part, Residual))
 
     def _sublayers(
         self,

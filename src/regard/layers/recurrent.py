@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+STEPS: dict[type[nn.Module], Any] = {nn.RNN: torch.rnn_tanh_cell, nn.LSTM: torch.lstm_cell, nn.GRU: torch.gru_cell}
+"""The same cells for one time step. On a GPU the layers would cast and copy all their weights in every call under autocast."""
 
 
 @dataclass
@@ -77,7 +79,8 @@ class RecurrentLayers(nn.Module):
         for number, cells in enumerate(self.layers):
             hidden = state.hidden[:, number].contiguous()[None]  # (1, rows, H)
             before = hidden if state.cell is None else (hidden, state.cell[:, number].contiguous()[None])
-            x, last = cells(self.dropout(x) if number else x, before)
+            x = self.dropout(x) if number else x
+            x, last = _one_step(cells, x, before) if x.size(1) == 1 else cells(x, before)
             last_states.append(last)
         return x, _stack_states(last_states)
 
@@ -85,6 +88,13 @@ class RecurrentLayers(nn.Module):
         """Return the state before anything is read."""
         zeros = like.new_zeros(rows, len(self.layers), self.hidden)
         return RecurrentState(zeros, zeros if isinstance(self.layers[0], nn.LSTM) else None)
+
+
+def _one_step(cells: Any, x: Tensor, before: Any) -> tuple[Tensor, Any]:
+    """Run a layer for one time step, (rows, 1, D) -> (rows, 1, H); states have a first dimension of 1."""
+    lstm = isinstance(before, tuple)
+    after = STEPS[type(cells)](x[:, 0], tuple(part[0] for part in before) if lstm else before[0], *cells.all_weights[0])
+    return (after[0] if lstm else after)[:, None], tuple(part[None] for part in after) if lstm else after[None]
 
 
 def _stack_states(last_states: Sequence[Any]) -> RecurrentState:

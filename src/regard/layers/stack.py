@@ -15,8 +15,8 @@ from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import PositionEncoding, Rotation
 from regard.hardware import runs_inference_kernels, runs_training_kernels
 from regard.layers.block import Block, BlockConfig, SourceKV
-from regard.layers.norm import Residual, Update, add_and_norm, build_norm
-from regard.layers.unpadding import has_hooks, is_hooked, knows_lengths, run_without_padding
+from regard.layers.norm import Update, add_and_norm, build_norm
+from regard.layers.unpadding import has_hooks, knows_lengths, run_without_padding
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -77,20 +77,21 @@ class Stack(nn.Module):
         sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
         position_offsets: Tensor | None = None,
+        segment: Tensor | None = None,
     ) -> Tensor:
         """`states` collects the embeddings with their positions and the output of each block, the last one normalised.
-        `position_offsets` (B,) are the first positions of the rows, 0 by default."""
+        `position_offsets` (B,) are the first positions of the rows, 0 by default. `segment` (D,) is added to all embeddings."""
+        if self.positions.is_added:
+            x = self.positions.embed(x, new_positions(x, mask, caches, position_offsets), segment)
+        elif segment is not None:
+            x = x + segment
+        x = self.projection(self.dropout(add_and_norm(x, None, self.embedding_norm, is_stream=True)[1]))
         alone = caches is None and sources is None and states is None and position_offsets is None
         if alone and knows_lengths(x, mask):
-            return run_without_padding(
-                lambda x, mask: self._forward(x, mask),
-                x,
-                mask,
-                may_pack=lambda: self.sees_everything and not has_hooks(self),
-            )
-        return self._forward(x, mask, caches, sources, states, position_offsets)
+            return run_without_padding(self._run_blocks, x, mask, may_pack=self._may_pack)
+        return self._run_blocks(x, mask, caches, sources, states, position_offsets)
 
-    def _forward(
+    def _run_blocks(
         self,
         x: Tensor,
         mask: Mask,
@@ -99,33 +100,27 @@ class Stack(nn.Module):
         states: list[Tensor] | None = None,
         position_offsets: Tensor | None = None,
     ) -> Tensor:
-        positions, options = self.prepare(x, mask, caches, sources, position_offsets)
-        x = self.projection(self.dropout(self.embedding_norm(self.positions.embed(x, positions))))
-        has_kernels = runs_inference_kernels(x) or (self.training and runs_training_kernels(x))
-        if states is None and has_kernels and not any(map(is_hooked, self._skipped_by_stream())):
-            return self._stream(x, mask, options)
-        for block, given in zip(self.layers(), options):
-            collect_state(states, x)
-            x = block(x, mask=mask, **given)
-        return collect_state(states, add_and_norm(x, None, self.norm)[1])
-
-    def _stream(self, x: Tensor, mask: Mask, options: list[dict[str, Any]]) -> Tensor:
-        """Return the same, with each residual update added by the norm that follows it, in one kernel."""
+        """Return the output (B, T, width) for the input of the first block."""
+        options = self.prepare(x, mask, caches, sources, position_offsets)
+        has_kernels = states is None and (runs_inference_kernels(x) or (self.training and runs_training_kernels(x)))
         update: Update | None = None
         for block, given in zip(self.layers(), options):
-            x, update = block.stream(x, update, mask=mask, **given)
-        return add_and_norm(x, update, self.norm)[1]
-
-    def _skipped_by_stream(self) -> Iterator[nn.Module]:
-        """Yield the modules that `_stream` does not call as modules; it calls all others, so that their hooks run."""
-        for block in self.layers():
-            yield block
-            yield from (part for part in block._modules.values() if isinstance(part, Residual))
+            if has_kernels and not block.has_skipped_hooks:
+                x, update = block.stream(x, update, mask=mask, **given)  # the next norm adds the update, in one kernel
+                continue
+            x, update = x if update is None else update.add_to(x), None
+            collect_state(states, x)
+            x = block(x, mask=mask, **given)
+        return collect_state(states, add_and_norm(x, update, self.norm)[1])
 
     @property
     def sees_everything(self) -> bool:
         """Whether attention depends on the mask alone: no windows, no grids, no bias by position."""
         return all(block.sparsity is None for block in self.layers()) and type(self.positions).bias is PositionEncoding.bias
+
+    def _may_pack(self) -> bool:
+        """Return whether rows may run without their padding."""
+        return self.sees_everything and not has_hooks(self)
 
     def prepare(
         self,
@@ -134,27 +129,29 @@ class Stack(nn.Module):
         caches: Sequence[KVCache] | None,
         sources: Sequence[SourceKV] | None,
         position_offsets: Tensor | None,
-    ) -> tuple[Tensor | range, list[dict[str, Any]]]:
-        """Return the positions of the new tokens, (T,) or (B, T), or a range of them, and the keyword arguments of each block."""
-        past, none = caches[0].length if caches else 0, [None] * len(self.blocks)
-        local = [block.is_local for block in self.layers()]
-        same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
-        positions: Tensor | range
+    ) -> list[dict[str, Any]]:
+        """Return the keyword arguments of each block."""
+        none, local = [None] * len(self.blocks), [block.is_local for block in self.layers()]
         bias: Tensor | None = None
         rotations: dict[bool, Rotation | None] = dict.fromkeys(local)
-        if caches and same_for_all and self.positions.is_added:
-            positions = range(past, past + x.size(1))  # not of an exported model, whose length is a symbol
-        else:
-            key_positions = token_positions(past + x.size(1), mask, x.device)  # (S,) or (B, S)
-            if position_offsets is not None:
-                key_positions = key_positions + position_offsets[:, None]  # (B, S)
-            positions = key_positions[..., past:]
-            bias = self.positions.bias(positions, key_positions)
-            rotations = {kind: self.positions.rotation(positions, local=kind) for kind in set(local)}
-        return positions, [
+        if not self.positions.is_added:
+            keys = token_positions(x, mask, caches, position_offsets)  # (S,) or (B, S)
+            queries = keys[..., caches[0].length if caches else 0 :]
+            bias = self.positions.bias(queries, keys)
+            rotations = {kind: self.positions.rotation(queries, local=kind) for kind in set(local)}
+        return [
             {"rotation": rotations[kind], "bias": bias, "cache": cache, "source": source}
             for kind, cache, source in zip(local, caches or none, sources or none)
         ]
+
+
+def new_positions(x: Tensor, mask: Mask, caches: Sequence[KVCache] | None, position_offsets: Tensor | None) -> Tensor | range:
+    """Return the positions of the new tokens x (B, T, D) behind what is cached: (T,) or (B, T), or a range of them."""
+    past = caches[0].length if caches else 0
+    same_for_all = mask.starts is None and mask.documents is None and position_offsets is None
+    if same_for_all and (caches or not torch.compiler.is_compiling()):  # when traced, the length is a symbol
+        return range(past, past + x.size(1))
+    return token_positions(x, mask, caches, position_offsets)[..., past:]
 
 
 def collect_state(states: list[Tensor] | None, x: Tensor) -> Tensor:
@@ -163,12 +160,15 @@ def collect_state(states: list[Tensor] | None, x: Tensor) -> Tensor:
     return x
 
 
-def token_positions(length: int, mask: Mask, device: torch.device) -> Tensor:
-    """Return 0, 1, 2 …, counted from the start of each row, or of each document in it."""
+def token_positions(x: Tensor, mask: Mask, caches: Sequence[KVCache] | None, position_offsets: Tensor | None) -> Tensor:
+    """Return the positions of all tokens, cached or new, counted from the start of each row, or of each document in it: (S,) or
+    (B, S)."""
     if mask.documents is not None and mask.packed_documents is not None:
-        return mask.packed_documents.positions
-    positions = torch.arange(length, device=device)
-    return positions if mask.starts is None else (positions - mask.starts[:, None]).clamp(min=0)
+        positions = mask.packed_documents.positions
+    else:
+        positions = torch.arange((caches[0].length if caches else 0) + x.size(1), device=x.device)
+        positions = positions if mask.starts is None else (positions - mask.starts[:, None]).clamp(min=0)
+    return positions if position_offsets is None else positions + position_offsets[:, None]
 
 
 def share_weights(block: Block) -> Block:

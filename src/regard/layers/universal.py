@@ -9,7 +9,7 @@ from regard.attention.kv_cache import KVCache
 from regard.attention.masks import NO_MASK, Mask
 from regard.attention.positions import PositionEncoding, sinusoids
 from regard.layers.block import BlockConfig, SourceKV
-from regard.layers.stack import Stack, collect_state, share_weights
+from regard.layers.stack import Stack, collect_state, new_positions, share_weights
 
 
 class UniversalStack(Stack):
@@ -37,6 +37,8 @@ class UniversalStack(Stack):
         self.blocks.extend(share_weights(first) for _ in range(steps - 1))
         self.halt = nn.Linear(config.width, 1) if halting else None
         self.threshold = threshold
+        self.step_encodings: Tensor
+        self.register_buffer("step_encodings", sinusoids(torch.arange(steps), config.width).float(), persistent=False)
         self.steps: Tensor | None = None
         self.ponder: Tensor | None = None
 
@@ -49,15 +51,17 @@ class UniversalStack(Stack):
         sources: Sequence[SourceKV] | None = None,
         states: list[Tensor] | None = None,
         position_offsets: Tensor | None = None,
+        segment: Tensor | None = None,
     ) -> Tensor:
-        positions, options = self.prepare(x, mask, caches, sources, position_offsets)
-        x = self.dropout(x)
+        positions = new_positions(x, mask, caches, position_offsets)
+        options = self.prepare(x, mask, caches, sources, position_offsets)
+        x = self.dropout(x if segment is None else x + segment)
         mean, used = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # (B, T, D), (B, T) halting probability so far
         steps, remainder = torch.zeros_like(used), torch.zeros_like(used)
+        encodings = self.step_encodings.to(x.dtype)
         for step, (block, given) in enumerate(zip(self.layers(), options)):
             collect_state(states, x)
-            step_encoding = sinusoids(torch.tensor(step, device=x.device), x.size(-1)).to(x.dtype)
-            after = block(self.positions.embed(x, positions) + step_encoding, mask=mask, **given)
+            after = block(self.positions.embed(x, positions) + encodings[step], mask=mask, **given)
             if self.halt is None:
                 x = after
                 continue

@@ -61,14 +61,15 @@ class TextEncoder(nn.Module):
     ) -> Tensor:
         mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
         if states is None and knows_lengths(source, mask):
-            mask.read_lengths()  # while the GPU has nothing to do; the stack would wait for the embeddings
-        x = self.token_embedding(source)
-        if self.segments is not None:
-            last = self.segments.num_embeddings - 1  # RoBERTa has one segment
-            x = x + self.segments(torch.zeros_like(source) if segments is None else segments.clamp(max=last))
+            mask.start_reading_lengths()  # before the first kernel, so that the stack need not wait for the embeddings
+        x, segment = self.token_embedding(source), None
+        if self.segments is not None and segments is not None:
+            x = x + self.segments(segments.clamp(max=self.segments.num_embeddings - 1))  # RoBERTa has one segment
+        elif self.segments is not None:
+            segment = self.segments.weight[0]
         if self.convolution is not None:
-            x = self.convolution(x, lengths)
-        return self.stack(x, mask=mask, states=states)
+            x, segment = self.convolution(x if segment is None else x + segment, lengths), None
+        return self.stack(x, mask=mask, states=states, segment=segment)
 
 
 class EncoderWithHead(nn.Module):

@@ -145,13 +145,13 @@ class BahdanauDecoder(RecurrentAttentionDecoder):
         self.maxout = nn.Linear(2 * settings.width + embedding, 2 * embedding)
 
     def forward(self, x: Tensor, state: RecurrentState, sources: list[SourceKV]) -> tuple[Tensor, RecurrentState]:
-        features = []
+        contexts, outputs = [], []
         for y in x.split(1, dim=1):  # (rows, 1, E)
-            context = self.context(state.hidden[:, -1:], sources)
-            output, state = self.cells(torch.cat([y, context], dim=-1), state)
-            pairs = self.maxout(torch.cat([output, y, context], dim=-1)).unflatten(-1, (-1, 2))
-            features.append(pairs.amax(-1))
-        return torch.cat(features, dim=1), state
+            contexts.append(self.context(state.hidden[:, -1:], sources))
+            output, state = self.cells(torch.cat([y, contexts[-1]], dim=-1), state)
+            outputs.append(output)
+        pairs = self.maxout(torch.cat([torch.cat(outputs, dim=1), x, torch.cat(contexts, dim=1)], dim=-1)).unflatten(-1, (-1, 2))
+        return pairs.amax(-1), state
 
 
 class LuongDecoder(RecurrentAttentionDecoder):

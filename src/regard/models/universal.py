@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class UniversalTransformer(Transformer):
     """The Transformer with universal stacks in the encoder and the decoder."""
 
-    supports_cuda_graphs = False  # the number of steps depends on the values
     settings: "UniversalModel"
     encoder: UniversalStack
     decoder: UniversalStack

@@ -35,7 +35,7 @@ class GpuCluster:
     speed: float = H200.speed
     """FLOP/s in large bf16 matrix products."""
     utilisation: float = H200.utilisation
-    """The fraction of that speed which training reaches on one GPU, compiled and with CUDA graphs."""
+    """The fraction of that speed which the products of training reach on one GPU, with CUDA graphs."""
     node_bandwidth: float = 360e9
     """Bytes per second that a GPU sends within its node: 80% of NVLink's 450 GB/s."""
     network_bandwidth: float = 40e9

@@ -107,7 +107,6 @@ class Plan(ComponentPlan):
     """Of the forward and the backward pass of one batch, which a GPU is launched for one by one."""
     captured: bool = False
     """Whether a GPU gets these operations as CUDA graphs."""
-    compiled: bool = False
     gpus: int = 0
     strategies: list[ParallelStrategy] = field(default_factory=list)
     """Ways to train on this many GPUs, if a number was given."""
@@ -134,7 +133,7 @@ class Plan(ComponentPlan):
     def step_seconds(self, device: DeviceSpeed) -> float:
         """Return the time of a step on a device, launches included."""
         batches, flops = self.recipe.train.gradient_accumulation_steps, self.flops_per_step
-        return batches * device.step_seconds(flops / batches, self.operations, captured=self.captured, compiled=self.compiled)
+        return batches * device.step_seconds(flops / batches, self.operations, captured=self.captured)
 
     @property
     def rule_of_thumb(self) -> float:
@@ -247,20 +246,17 @@ def plan_recipe(
     operations = count_operations(model, *lengths)
     work = TrainingWork("cuda", recipe.train.steps, obstacle=capture_obstacle(model, "none"))
     captured = choose_speedups(recipe.train, work).cuda_graphs
-    planned = Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, operations, captured, components=components)
-    work = replace(work, step_seconds=planned.step_seconds(H200))
-    return replace(planned, compiled=choose_speedups(recipe.train, work).compile)
+    return Plan(name, recipe, vocabulary, lengths, memory, list(devices), notes, operations, captured, components=components)
 
 
 def estimate_step_seconds(run: Run, lengths: tuple[int, int]) -> float | None:
-    """Return about how long a step of a run takes on a GPU, not compiled, for examples of these lengths; None if it cannot be
-    planned.
+    """Return about how long a step of a run takes on a GPU, for examples of these lengths; None if it cannot be planned.
 
     It is that of the H200 measured here, whatever the machine: what is chosen by it must not change when a run is resumed.
     """
     try:
         planned = plan_recipe(str(run.folder), run.recipe, _config_vocabulary(run._config_sizes()), lengths)
-        return replace(planned, compiled=False).step_seconds(H200)
+        return planned.step_seconds(H200)
     except UserError:
         return None
 

@@ -24,34 +24,29 @@ class DeviceSpeed:
     basis: str
     """Where the two figures come from."""
     count: int = 1
-    uncompiled: float = 1.0
-    """How many times as long the FLOPs take without torch.compile."""
     seconds_per_operation: float = 0.0
     """Time of the host to launch one operation of the forward or backward pass, with all that a step does besides."""
     seconds_per_captured_operation: float = 0.0
-    """What an operation takes beside its FLOPs in a CUDA graph, unless it is compiled: reading, writing, and the gap after it."""
+    """What an operation takes beside its FLOPs in a CUDA graph: reading, writing, and the gap after it."""
 
     def seconds(self, flops: float) -> float:
         """Return the time that these FLOPs take in training."""
         return flops / (self.count * self.speed * self.utilisation)
 
-    def step_seconds(self, flops: float, operations: int, *, captured: bool = False, compiled: bool = False) -> float:
+    def step_seconds(self, flops: float, operations: int, *, captured: bool = False) -> float:
         """Return the time of a step: that of its FLOPs and its single operations or, if they are not captured and it is longer,
-        that of launching them one by one."""
-        seconds = self.seconds(flops)
-        if not compiled:
-            seconds = seconds * self.uncompiled + operations * self.seconds_per_captured_operation
+        that of launching them one by one. Compiling it changes less than this estimate can be off."""
+        seconds = self.seconds(flops) + operations * self.seconds_per_captured_operation
         return seconds if captured else max(seconds, operations * self.seconds_per_operation)
 
 
 H200 = DeviceSpeed(
     "1 × H200, bf16",
     790e12,
-    0.48,
-    "790 measured in large products; 43 to 58% with base, ViT and GPT-2, compiled; operations as with small",
-    uncompiled=1.25,
-    seconds_per_operation=85e-6,  # fitted to RESULTS.md (tests/plan/test_step_time.py has the points)
-    seconds_per_captured_operation=17e-6,
+    0.57,
+    "790 measured in large products; 57% and 12 µs per operation fitted to GPT-2, ViT, base and Multi30k",
+    seconds_per_operation=85e-6,  # these three are fitted to RESULTS.md (tests/plan/test_step_time.py has the points)
+    seconds_per_captured_operation=12e-6,
 )
 DEVICES = [
     DeviceSpeed("8 × P100, fp32", 9.5e12, 0.30, "9.5 as published; 30% from base's 12 h", count=8),

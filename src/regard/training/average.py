@@ -6,16 +6,25 @@ import torch
 from torch import Tensor, nn
 
 from regard.distributed.parallel import shard_like, to_local
+from regard.training.checkpoint import named_weights
+
+STATISTICS = ("running_mean", "running_var")
+"""Names of a batch norm's buffers."""
 
 
 class MovingAverage:
-    """w̄ ← d w̄ + (1 − d) w, with d rising from 0 to the decay, so that the initial weights are soon forgotten."""
+    """w̄ ← d w̄ + (1 − d) w, with d rising from 0 to the decay, so that the initial weights are soon forgotten. A batch norm's
+    statistics are averaged too: those of the last step belong to other weights."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay, self.step = decay, 0
-        self.names = [name for name, _ in model.named_parameters()]
-        self.averages = [p.detach().clone() for p in model.parameters()]
-        self._local_weights = [to_local(p.detach()) for p in model.parameters()]
+        parameters = dict(model.named_parameters())
+        weights = {
+            name: weight for name, weight in named_weights(model).items() if name in parameters or name.endswith(STATISTICS)
+        }
+        self.names = list(weights)
+        self.averages = [weight.clone() for weight in weights.values()]
+        self._local_weights = [to_local(weight) for weight in weights.values()]
         self._local_averages = [to_local(average) for average in self.averages]
 
     @torch.no_grad()
@@ -37,10 +46,10 @@ class MovingAverage:
         return dict(zip(self.names, self.averages))
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore the averages from a checkpoint."""
+        """Restore the averages from a checkpoint; what an older one lacks, a batch norm's statistics, begins at the weights."""
         self.step = step
-        for name, average, local in zip(self.names, self.averages, self._local_averages):
-            local.copy_(to_local(shard_like(tensors[name], average)))
+        for name, average, local, weight in zip(self.names, self.averages, self._local_averages, self._local_weights):
+            local.copy_(to_local(shard_like(tensors[name], average)) if name in tensors else weight)
 
 
 def average_weights(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

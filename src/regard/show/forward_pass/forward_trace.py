@@ -204,7 +204,8 @@ def record_stack(trace: StackTrace) -> Iterator[None]:
     belongs to the block that is running."""
 
     def enter_stack(module: nn.Module, given: tuple[Tensor, ...], options: Any) -> None:
-        trace.embedded = given[0][0]
+        segment = options.get("segment")
+        trace.embedded = given[0][0] if segment is None else given[0][0] + segment
         trace.blocks.clear()
 
     def enter_block(module: nn.Module, given: Any) -> None:
