@@ -6,6 +6,7 @@ the product, and ReLU and the tanh form of GELU with it. Both must equal the wri
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.hardware import HAS_TRITON, runs_inference_kernels
@@ -34,8 +35,8 @@ class InferenceLinear(nn.Linear):
             use_gelu = activation == "gelu_tanh"
             y = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t(), use_gelu=use_gelu)
             return y.view(*x.shape[:-1], -1)
-        y = super().forward(x)
-        return y if activation is None else y.relu() if activation == "relu" else nn.functional.gelu(y, approximate="tanh")
+        y = F.linear(x, self.weight, self.bias)
+        return y if activation is None else y.relu() if activation == "relu" else F.gelu(y, approximate="tanh")
 
 
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
