@@ -14,6 +14,8 @@ from regard.attention.masks import GridPattern, Mask
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.hardware import HAS_TRITON, TRITON_INTERPRETED
+from regard.layers import linear
+from regard.layers.quantized import _for_inference, _fuse_projections
 from regard.models.gpt import Gpt
 from regard.models.transformer import Transformer
 from regard.recipe import DecoderModel, TransformerModel
@@ -153,10 +155,17 @@ def models():
     yield Transformer(TransformerModel(preset="tiny", tie="none", norm_first=True, norm="rms", key_value_heads=1, **shape), V, V)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_searches_with_kernels_equal_those_without(which, monkeypatch):
+@pytest.fixture
+def linear_kernel_in_float32(monkeypatch):
+    """In reduced precision, searches are equal within rounding only."""
+    monkeypatch.setattr(linear, "DTYPES", (torch.float32,))
+
+
+@pytest.mark.parametrize("which, converted", [(0, False), (1, False), (0, True), (1, True)])
+def test_searches_with_kernels_equal_those_without(which, converted, monkeypatch, linear_kernel_in_float32):
     model = list(models())[which].to(DEVICE).eval()
     model.output.weight *= 3
+    model = _for_inference(_fuse_projections(model)) if converted else model
     inputs = torch.randint(4, V, (3, 4), device=DEVICE), torch.tensor([4, 1, 3], device=DEVICE)
     limits = torch.tensor([7, 4, 6], device=DEVICE)
     calls = []
@@ -164,7 +173,8 @@ def test_searches_with_kernels_equal_those_without(which, monkeypatch):
     monkeypatch.setattr(decode_kernel, "attend_few_queries", lambda *given: calls.append(given) or kernel(*given))
     found = beam_search(model, inputs, limits, beam=3, number=3), greedy_or_sample(model, inputs, limits)
     assert any(len(given) > 6 and given[6] is not None for given in calls), "some step reads the cache by index"
-    for module in ("attention.kernels.decode_kernel", "layers.norm_kernel", "layers.stack"):
+    assert linear.can_run(model.decoder.blocks[0].feed_forward.outer, model.output.weight) == converted
+    for module in ("attention.kernels.decode_kernel", "layers.norm_kernel", "layers.stack", "layers.linear"):
         monkeypatch.setattr(f"regard.{module}.runs_inference_kernels", lambda x: False)
     expected = beam_search(model, inputs, limits, beam=3, number=3), greedy_or_sample(model, inputs, limits)
     assert found[1] == expected[1] or [h.tokens for h in found[1]] == [h.tokens for h in expected[1]]
@@ -174,9 +184,11 @@ def test_searches_with_kernels_equal_those_without(which, monkeypatch):
         assert [h.rows for h in one] == [h.rows for h in other]
 
 
-def test_watched_steps_equal_unwatched_ones_to_the_bit():
+@pytest.mark.parametrize("converted", [False, True])
+def test_watched_steps_equal_unwatched_ones_to_the_bit(converted, linear_kernel_in_float32):
     model = Gpt(DecoderModel(kind="transformer", preset="tiny", width=16, heads=2, feed_forward=16, max_length=30), V)
     model = model.to(DEVICE).eval()
+    model = _for_inference(_fuse_projections(model)) if converted else model
     tokens = torch.randint(4, V, (2, 6), device=DEVICE)
 
     def read():

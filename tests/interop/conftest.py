@@ -10,6 +10,7 @@ import regard
 import regard.run.convert
 from regard.interop.families.qwen import QWEN2
 from regard.tasks import build_recipe, recipe_task
+from regard.tasks.shared.run_folder import tokenizer_files
 from regard.tokens.tokenizer import train_tokenizer
 from regard.training.checkpoint import named_weights, write_weights
 
@@ -200,7 +201,7 @@ def own_run(folder, task, model):
     (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
     registered = recipe_task(recipe)
     tokenizer = train_tokenizer(recipe.tokens, TEXT, registered.run._extra_special_tokens)
-    for name in registered.run._tokenizer_files(recipe):
+    for name in tokenizer_files(recipe):
         (folder / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if task in ("classify", "tag"):
         (folder / "labels.json").write_text(json.dumps(["good", "bad", "neither"]))

@@ -1,13 +1,14 @@
 """The ladder: every variant is trained and reported, and an ablation changes one thing."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from regard.errors import UserError
 from regard.plan.planner import build_on_meta
 from regard.run.train import to_recipe
-from regard.studies.ladder import run_ladder
+from regard.studies.ladder import results_table, run_ladder
 from regard.studies.ladder_plan import build_rung, with_minutes
 from regard.studies.report import count_parameters
 from regard.studies.variants import ablation_variants, ladder_variants, merge_settings
@@ -41,6 +42,13 @@ def test_ladder_trains_and_reports_every_variant(short, tmp_path):
     drawn = [result for result in results if result.first.run._attends and result.first.run._best([longest(result)])[0].tokens]
     assert text.count("<svg") == 1 + len(drawn) and drawn  # the curve, and the models that attend and translate at all
     assert "RNN with attention, CoVe" in text
+
+
+def test_table_leaves_out_metrics_that_no_model_has():
+    rows = [["RNN", "1.0", "–", "–", "2.0", "10", "6 steps"], ["Transformer", "2.0", "1.0", "–", "1.0", "10", "6 steps"]]
+    header, kept = results_table([SimpleNamespace(row=lambda row=row: row) for row in rows])
+    assert header == ["", "BLEU", "longest third", "perplexity", "parameters", "training"]
+    assert kept == [row[:3] + row[4:] for row in rows]
 
 
 def test_ablation_changes_one_setting(short):

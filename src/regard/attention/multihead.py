@@ -76,10 +76,14 @@ class MultiHeadAttention(nn.Module):
         keys = self._keys(self.k_proj(source), rotation)
         return keys, split_heads(self.v_proj(source), self.kv_heads)  # (B, G, S, K), (B, G, S, J)
 
+    def project_q(self, x: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """Project the queries of attention to any source: (B, H, T, K)."""
+        return self._queries(self.q_proj(x), rotation)
+
     def project_qkv(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project queries, keys and values of self-attention: (B, H, T, K), (B, G, T, K), (B, G, T, J)."""
         if self.qkv_proj is None:
-            return self._queries(self.q_proj(x), rotation), *self.project_kv(x, rotation)
+            return self.project_q(x, rotation), *self.project_kv(x, rotation)
         widths = [layer.out_features for layer in (self.q_proj, self.k_proj, self.v_proj)]
         q, k, v = self.qkv_proj(x).split_with_sizes(widths, dim=-1)
         return self._queries(q, rotation), self._keys(k, rotation), split_heads(v, self.kv_heads)
@@ -102,10 +106,9 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        queries = self._queries(self.q_proj(x), rotation)
-        return self.attend_projected(queries, keys, values, mask=mask, bias=bias)
+        return self.out_proj(self.mix_projected(self.project_q(x, rotation), keys, values, mask=mask, bias=bias))
 
-    def attend_projected(
+    def mix_projected(
         self,
         q: Tensor,
         keys: Tensor,
@@ -115,13 +118,13 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the output (B, T, D) of queries that are already projected (B, H, T, K); with a cache, append to it first, and
-        attend to all of it."""
+        """Return the mixed values (B, T, H·J), which `out_proj` is still to project, of projected queries (B, H, T, K); with a
+        cache, append to it first, and attend to all of it."""
         mixed = self.attend.append_and_attend(q, keys, values, cache, mask) if cache is not None and bias is None else None
         if mixed is None:
             keys, values = (keys, values) if cache is None else cache.append(keys, values)
             mixed = self.attend(q, keys, values, mask=mask, bias=bias)  # (B, H, T, J)
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+        return mixed.transpose(1, 2).flatten(2)  # (B, T, H·J)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

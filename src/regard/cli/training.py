@@ -330,7 +330,7 @@ def ladder(
 
     Train the history of attention on the data of one recipe, from the RNN to the Universal Transformer, and compare the models.
     """
-    from regard.studies.ladder import HEADER, run_ladder
+    from regard.studies.ladder import results_table, run_ladder
     from regard.studies.lengths import run_length_study
 
     if lengths and ablate:
@@ -339,5 +339,5 @@ def ladder(
         print(run_length_study(recipe, out, overrides=set_ or [], device=device))
         return
     report, results = run_ladder(recipe, out, ablate=ablate, overrides=set_ or [], device=device, jobs=jobs)
-    print_table(results[0].first.results[0].name, HEADER, [result.row() for result in results])
+    print_table(results[0].first.results[0].name, *results_table(results))
     print(report)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,6 +55,14 @@ class SearchParams:
 
     def chooser(self, sequence_ids: np.ndarray) -> ChooseToken:
         return greedy if self.sampling is None else self.sampling.chooser(sequence_ids)
+
+
+class DecodingEngine(Protocol):
+    """Another program that searches with a run's model, such as CTranslate2."""
+
+    name: str
+
+    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
 
 
 @dataclass(frozen=True)

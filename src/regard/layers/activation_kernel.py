@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from regard.hardware import HAS_TRITON, autocast_dtype, runs_training_kernels
+from regard.layers.activations import ACTIVATIONS
 from regard.layers.residual_kernel import GROUP, dropout_constants, dropout_seed
 from regard.layers.unpadding import is_hooked
 
@@ -26,7 +27,6 @@ if HAS_TRITON:
 
     from regard.layers.residual_kernel import drop
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")
 COLUMNS = 1024
 """Features that a program handles at once, of GROUP rows."""
 MAX_PROGRAMS = 512

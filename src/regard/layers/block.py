@@ -3,7 +3,7 @@
 The encoder and the decoder of 2017, BERT, GPT, T5 and ViT are this block with other settings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from regard.attention.multihead import Attention, MultiHeadAttention
 from regard.attention.positions import Rotation
 from regard.layers.embedding import SwitchOut
 from regard.layers.feed_forward import FeedForward
-from regard.layers.norm import Residual, Update, build_norm
+from regard.layers.linear import may_split, partial_sums
+from regard.layers.norm import Residual, Sublayer, Update, build_norm
+from regard.layers.norm_kernel import PartialSums
 from regard.layers.unpadding import is_hooked
 
 if TYPE_CHECKING:
@@ -180,20 +182,28 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
         source: SourceKV | None = None,
-    ) -> Iterator[tuple[Residual, Callable[[Tensor], Tensor]]]:
+    ) -> Iterator[tuple[Residual, Sublayer]]:
         """Yield each sub-layer and the residual connection around it."""
         mask = mask if self.sparsity is None else self.sparsity & (mask or NO_MASK)
 
-        def attend_to_self(y: Tensor) -> Tensor:
-            projected = self.self_attention.project_qkv(y, rotation)
-            return self.self_attention.attend_projected(*projected, mask=mask, bias=bias, cache=cache)
+        def attend_to_self(y: Tensor) -> Tensor | PartialSums:
+            attention = self.self_attention
+            mixed = attention.mix_projected(*attention.project_qkv(y, rotation), mask=mask, bias=bias, cache=cache)
+            if self.self_residual.takes_parts and may_split(attention.out_proj, y):
+                return partial_sums(mixed, attention.out_proj)
+            return attention.out_proj(mixed)
 
-        def attend_to_source(y: Tensor) -> Tensor:
+        def attend_to_source(y: Tensor) -> Tensor | PartialSums:
             assert source is not None
+            attention = self.cross_attention
             queries = y.reshape(source.keys.size(0), -1, y.size(-1))  # the hypotheses of one sentence share its keys
-            return self.cross_attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
+            if is_hooked(attention) or not (self.cross_residual.takes_parts and may_split(attention.out_proj, y)):
+                return attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
+            mixed = attention.mix_projected(attention.project_q(queries), source.keys, source.values, mask=source.mask)
+            return partial_sums(mixed.reshape(*y.shape[:-1], -1), attention.out_proj)
 
         yield self.self_residual, attend_to_self
         if source is not None:
             yield self.cross_residual, attend_to_source
-        yield self.feed_forward_residual, self.feed_forward
+        residual = self.feed_forward_residual
+        yield residual, self.feed_forward.output if residual.takes_parts else self.feed_forward

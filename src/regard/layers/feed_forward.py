@@ -1,30 +1,16 @@
 """The position-wise feed-forward layer (Vaswani et al. 2017, eq. 2) and its gated forms (Shazeer 2020)."""
 
 from collections.abc import Callable
-from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers import activation_kernel
-from regard.layers.linear import FUSED_ACTIVATIONS, InferenceLinear
+from regard.layers.activations import ACTIVATIONS, gelu_tanh
+from regard.layers.linear import InferenceLinear, may_split, partial_sums
+from regard.layers.norm_kernel import PartialSums
+from regard.layers.unpadding import is_hooked
 
-gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """Return x σ(1.702 x), the faster of the two approximations in Hendrycks & Gimpel 2016, sec. 2."""
-    return x * torch.sigmoid(1.702 * x)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "quick_gelu": quick_gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": F.silu,
-}
 GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh, "geglu_exact": F.gelu}
 
 
@@ -40,12 +26,20 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self._hidden(x))
+
+    def output(self, x: Tensor) -> Tensor | PartialSums:
+        """Return the same, in parts where a kernel leaves their sum to the norm that follows, and nobody watches this layer."""
+        return partial_sums(self._hidden(x), self.outer) if may_split(self.outer, x) and not is_hooked(self) else self(x)
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        """Return the activations (…, inner) that the last layer reads."""
         if self.gate is None and activation_kernel.can_run(x, self.inner, self.activation, self.dropout):
-            return self.outer(activation_kernel.linear_and_activate(x, self.inner, self.activation, self.dropout.p))
+            return activation_kernel.linear_and_activate(x, self.inner, self.activation, self.dropout.p)
         if self.gate is not None:
             h = GATED[self.activation](self.gate(x)) * self.inner(x)
-        elif isinstance(self.inner, InferenceLinear) and self.activation in FUSED_ACTIVATIONS:
+        elif isinstance(self.inner, InferenceLinear) and not is_hooked(self.inner):
             h = self.inner(x, self.activation)
         else:
             h = ACTIVATIONS[self.activation](self.inner(x))
-        return self.outer(self.dropout(h) if self.training else h)
+        return self.dropout(h) if self.training else h

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.hardware import autocast_dtype, runs_training_kernels
 from regard.layers import norm_kernel, residual_kernel
+from regard.layers.norm_kernel import PartialSums
 from regard.layers.unpadding import is_hooked
 
 
@@ -39,14 +40,22 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
         return F.rms_norm(x.to(dtype), self.normalized_shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
 
 
+Sublayer = Callable[[Tensor], Tensor | PartialSums]
+"""In parts only for a residual connection that takes them."""
+
+
 class Update(NamedTuple):
     """The output of a sub-layer that is still to be dropped out and added to the residual stream."""
 
-    y: Tensor  # (B, T, D)
+    y: Tensor | PartialSums  # (B, T, D)
     dropout: nn.Dropout | None = None
 
-    def drop(self) -> Tensor:
-        return self.y if self.dropout is None else self.dropout(self.y)
+    def drop(self) -> Tensor | PartialSums:
+        return self.y if self.dropout is None or isinstance(self.y, PartialSums) else self.dropout(self.y)
+
+    def add_to(self, x: Tensor) -> Tensor:
+        y = self.drop()
+        return x + (y.total() if isinstance(y, PartialSums) else y)
 
 
 def add_and_norm(x: Tensor, update: Update | None, norm: nn.Module, *, is_stream: bool = False) -> tuple[Tensor, Tensor]:
@@ -58,12 +67,14 @@ def add_and_norm(x: Tensor, update: Update | None, norm: nn.Module, *, is_stream
     """
     if residual_kernel.can_run(x, norm) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         y, p = (None, 0.0) if update is None else (update.y, 0.0 if update.dropout is None else update.dropout.p)
+        assert not isinstance(y, PartialSums), "there are none while gradients are recorded"
         return residual_kernel.add_and_norm(x, y, norm, p, None if is_stream else autocast_dtype(x))
-    y = None if update is None else update.drop()
+    update = None if update is None else Update(update.drop())
+    y = None if update is None else update.y
     if norm_kernel.can_run(x, norm) and (y is None or x.dtype == y.dtype) and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         written, normed = norm_kernel.add_and_norm(x, y, norm, keep_sum=not is_stream)
         return normed if written is None else written, normed
-    total = x if y is None else x + y
+    total = x if update is None else update.add_to(x)
     return total, norm(total)
 
 
@@ -105,25 +116,33 @@ class Residual(nn.Module):
         self.drop_path = drop_path if residual else 0.0
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((out_width,), layer_scale))
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        x, update = self.stream(x, None, sublayer)
-        return x if update is None else x + update.drop()
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the sub-layer's output is added as it is, so that it may come in parts, which the norm that follows adds up."""
+        return self.residual and not self.training and self.scale is None and isinstance(self.output_norm, nn.Identity)
 
-    def stream(self, x: Tensor, update: Update | None, sublayer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Update | None]:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        x, update = self.stream(x, None, sublayer)
+        return x if update is None else update.add_to(x)
+
+    def stream(self, x: Tensor, update: Update | None, sublayer: Sublayer) -> tuple[Tensor, Update | None]:
         """Do the same to x + update, and return the result as such a pair: the norm that comes next also adds the update."""
         if self.norm_first:
             x, normed = add_and_norm(x, update, self.norm)
             y = self.output_norm(sublayer(normed))
             return (self.skip(x), self._update(y)) if self.residual else (self._regularize(y), None)
-        x = x if update is None else x + update.drop()
+        x = x if update is None else update.add_to(x)
         rounded = x.to(autocast_dtype(x)) if self.training and runs_training_kernels(x) else x  # once, not for each product
         y = sublayer(rounded)
         if self.residual:
             return add_and_norm(self.skip(x), self._update(y), self.norm, is_stream=True)[1], None
+        assert isinstance(y, Tensor)
         return add_and_norm(self._regularize(y), None, self.norm, is_stream=True)[1], None
 
-    def _update(self, y: Tensor) -> Update:
+    def _update(self, y: Tensor | PartialSums) -> Update:
         """Return a sub-layer's output (B, T, D), regularized but for the dropout, where this comes last and nobody watches it."""
+        if isinstance(y, PartialSums):
+            return Update(y)
         if self.drop_path or not self.training or is_hooked(self.dropout):
             return Update(self._regularize(y))
         return Update(y if self.scale is None else self.scale * y, self.dropout)

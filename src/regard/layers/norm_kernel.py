@@ -2,9 +2,12 @@
 
     s = x + y;  layer norm: w (s - mean(s)) / √(var(s) + ε) + b;  RMS norm: w s / √(mean(s²) + ε)
 
-One program handles one position. The sum is rounded to the model's precision before it is normalised, and the statistics are in
-float32, as in torch's norms. The kernel must equal `norm(x + y)` (tests/layers/test_norm.py).
+One program handles one position. y may come in parts, the sums of a product over some of its inputs each: they are added in their
+order, then the bias of that product (`PartialSums`). y and s are rounded to the model's precision before s is normalised, and the
+statistics are in float32, as in torch's norms. The kernel must equal `norm(x + y)` (tests/layers/test_norm.py).
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,23 @@ if HAS_TRITON:
 
 MAX_WIDTH = 8192
 FEATURES_PER_WARP = 256
+
+
+@dataclass(frozen=True)
+class PartialSums:
+    """W x + b in parts: the sums over some of the inputs each, to which the bias is still to be added."""
+
+    parts: Tensor  # (parts, …, E) in float32
+    bias: Tensor | None
+    dtype: torch.dtype
+    """That of the model, to which the sum is rounded."""
+
+    def total(self) -> Tensor:
+        """Return W x + b (…, E), to the bit what the kernel of a norm adds."""
+        total = self.parts[0]
+        for part in self.parts[1:]:
+            total = total + part
+        return (total if self.bias is None else total + self.bias).to(self.dtype)
 
 
 def can_run(x: Tensor, norm: nn.Module) -> bool:
@@ -43,15 +63,21 @@ def norm_constants(norm: nn.LayerNorm | nn.RMSNorm, dtype: torch.dtype) -> tuple
 
 
 def add_and_norm(
-    x: Tensor, y: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keep_sum: bool = True
+    x: Tensor, y: Tensor | PartialSums | None, norm: nn.LayerNorm | nn.RMSNorm, *, keep_sum: bool = True
 ) -> tuple[Tensor | None, Tensor]:
     """Return s = x + y and norm(s), all (…, D); without y, s is x. Without `keep_sum`, s is not written, and None."""
     D, x = x.size(-1), x.contiguous()
     total, normed = torch.empty_like(x) if keep_sum and y is not None else None, torch.empty_like(x)
     (is_rms, epsilon, weight_offset), width = norm_constants(norm, x.dtype), triton.next_power_of_2(D)
+    update: Tensor | None
+    if isinstance(y, PartialSums):
+        update, y_bias, parts = y.parts, y.bias, len(y.parts)
+    else:
+        update, y_bias, parts = y if y is None else y.contiguous(), None, 0
     add_and_norm_kernel[(x.numel() // D,)](
         x,
-        None if y is None else y.contiguous(),
+        update,
+        y_bias,
         total,
         normed,
         norm.weight,
@@ -59,8 +85,7 @@ def add_and_norm(
         D,
         epsilon,
         weight_offset,
-        is_rms,
-        width,
+        (is_rms, width, parts),
         num_warps=min(16, max(1, width // FEATURES_PER_WARP)),
     )
     return x if keep_sum and y is None else total, normed
@@ -71,7 +96,8 @@ if HAS_TRITON:
     @triton.jit
     def add_and_norm_kernel(
         x,  # (rows, D)
-        y,  # (rows, D), or None
+        y,  # (rows, D), (parts, rows, D) in float32, or None
+        y_bias,  # (D,), or None
         sums,  # (rows, D), or None
         norms,  # (rows, D)
         weight,  # (D,)
@@ -79,21 +105,28 @@ if HAS_TRITON:
         D,
         epsilon,
         weight_offset,
-        RMS: tl.constexpr,
-        WIDTH: tl.constexpr,  # a power of two from D on
+        SETTINGS: tl.constexpr,  # whether it is an RMS norm; a power of two from D on; in how many parts y comes, 0 for y itself
     ):
-        features = tl.arange(0, WIDTH)
+        PARTS: tl.constexpr = SETTINGS[2]
+        features = tl.arange(0, SETTINGS[1])
         inside, place = features < D, tl.program_id(0).to(tl.int64) * D + features
         total = tl.load(x + place, mask=inside, other=0.0)
+        scale = tl.load(weight + features, mask=inside, other=0.0).to(tl.float32) + weight_offset  # before the sums wait
+        if bias is not None:
+            shift = tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)
         if y is not None:
-            total = (total.to(tl.float32) + tl.load(y + place, mask=inside, other=0.0).to(tl.float32)).to(total.dtype)
+            update = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+            for part in tl.static_range(1, PARTS):
+                update += tl.load(y + part * tl.num_programs(0) * D + place, mask=inside, other=0.0)
+            if y_bias is not None:
+                update += tl.load(y_bias + features, mask=inside, other=0.0).to(tl.float32)
+            total = (total.to(tl.float32) + update.to(total.dtype).to(tl.float32)).to(total.dtype)
         if sums is not None:
             tl.store(sums + place, total, mask=inside)
         s = total.to(tl.float32)
-        if not RMS:
+        if not SETTINGS[0]:
             s = tl.where(inside, s - tl.sum(s, 0) / D, 0.0)
-        normed = s * tl.rsqrt(tl.sum(s * s, 0) / D + epsilon)
-        normed *= tl.load(weight + features, mask=inside, other=0.0).to(tl.float32) + weight_offset
+        normed = s * tl.rsqrt(tl.sum(s * s, 0) / D + epsilon) * scale
         if bias is not None:
-            normed += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)
+            normed += shift
         tl.store(norms + place, normed.to(norms.dtype.element_ty), mask=inside)

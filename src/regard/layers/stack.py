@@ -108,7 +108,7 @@ class Stack(nn.Module):
             if has_kernels and not block.has_skipped_hooks:
                 x, update = block.stream(x, update, mask=mask, **given)  # the next norm adds the update, in one kernel
                 continue
-            x, update = x if update is None else x + update.drop(), None
+            x, update = x if update is None else update.add_to(x), None
             collect_state(states, x)
             x = block(x, mask=mask, **given)
         return collect_state(states, add_and_norm(x, update, self.norm)[1])

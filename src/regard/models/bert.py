@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
+from regard.layers.activations import ACTIVATIONS
 from regard.layers.convolution import GatedConvolution
-from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.norm import build_norm
 from regard.layers.stack import Stack
 from regard.layers.unpadding import knows_lengths

@@ -31,6 +31,7 @@ from regard.tasks.task import EvaluationResult
 from regard.tasks.translate import TranslateRun
 
 HEADER = ["", "BLEU", "longest third", "alignment error", "perplexity", "parameters", "training"]
+NO_SCORE = "–"
 METRICS = {"bleu": 1, "bleu, longest third": 1, "alignment_error": 3, "perplexity": 2}
 """The metrics of the table, and their decimal places."""
 
@@ -86,7 +87,7 @@ class RungResult:
         def cell(metric: str, digits: int) -> str:
             scores, score = self.scores(metric), self.first.results[0].scores.get(metric)
             if scores is None or score is None:
-                return "–"
+                return NO_SCORE
             if scores.spread is not None:
                 return f"{scores.mean:.{digits}f} ± {scores.spread:.{digits}f}"
             return f"{score.score:.{digits}f} [{score.low:.{digits}f}, {score.high:.{digits}f}]"
@@ -190,12 +191,19 @@ def _longest_third(result: EvaluationResult) -> Score:
     return translation_scores(hypotheses, references, metrics=("bleu",))["bleu"]
 
 
+def results_table(results: Sequence[RungResult]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and a row for each model, without the columns in which no model has a score."""
+    rows = [result.row() for result in results]
+    kept = [i for i in range(len(HEADER)) if any(row[i] != NO_SCORE for row in rows)]
+    return [HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
 def _write_report(base: Recipe, results: list[RungResult], out: Path, ablate: bool) -> Path:
     """Write ladder.json, the figures, and ladder.html."""
     rows = [result.to_json() for result in results]
     atomic_write(out / "ladder.json", json.dumps(rows, indent=1) + "\n")
     settings = ladder_settings(base)
-    budget = f"{settings.minutes:g} minutes of training" if settings.minutes else f"{base.train.steps:,} steps"
+    budget = f"{settings.minutes:g} min of training" if settings.minutes else f"{base.train.steps:,} steps"
     seeds = len(results[0].seeds)
     notes = [f"{result.variant.name}: {result.variant.claim}." for result in results if result.variant.claim]
     if seeds > 1:
@@ -207,7 +215,7 @@ def _write_report(base: Recipe, results: list[RungResult], out: Path, ablate: bo
         summary=f"Every model is trained on the same data and tokens for {budget}"
         + (f", with about {settings.parameters:,} parameters." if settings.parameters else "."),
         facts=[("recipe", base.digest()), ("hardware", hardware(results[0].first.run.device))],
-        tables=[("All models", HEADER, [result.row() for result in results])],
+        tables=[("All models", *results_table(results))],
         notes=notes,
     )
     return write_report(out / "ladder.html", report, _figures(results))

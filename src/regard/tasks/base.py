@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -20,28 +20,25 @@ from regard.batches.rows import Rows, encoder_inputs, evaluation_rows, training_
 from regard.batches.token_store import TokenStore, build_token_store, open_token_store
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
-from regard.decoding.batching import SearchParams
-from regard.decoding.protocol import Hypothesis
+from regard.decoding.batching import DecodingEngine
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
 from regard.progress import track
-from regard.recipe import EncoderModel, Recipe
+from regard.recipe import Recipe
 from regard.scoring import Score, perplexity
 from regard.tasks.shared.run_folder import (
-    SPECIAL_TOKENS_FILE,
     copy_features_run,
-    copy_tokenizers,
     load_contextual_features,
-    load_pretrained_tokenizer,
+    load_tokenizers,
+    prepare_tokenizers,
     read_json,
-    write_tokenizer,
 )
 from regard.tasks.shared.summary import summary_html, summary_text
 from regard.tasks.starters.starter import StarterOptions
 from regard.tasks.task import ComparisonRow, EvaluationResult, Size, Task
-from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, train_tokenizer
+from regard.tokens.special_tokens import SpecialTokens
+from regard.tokens.tokenizer import Tokenizer
 from regard.training.losses import sequence_log_probs
 
 if TYPE_CHECKING:
@@ -56,14 +53,6 @@ SideTokens = list[list[str]] | dict[str, list[int]]
 TokensBySide = dict[str, SideTokens]
 """The tokens that a model reads: "text"; of an encoder–decoder "source", "target" and "predicted", the token that each position
 of the target predicts."""
-
-
-class DecodingEngine(Protocol):
-    """Another program that searches with a run's model, such as CTranslate2."""
-
-    name: str
-
-    def decode(self, sources: Sequence[Sequence[int]], params: SearchParams, max_length: int) -> list[list[Hypothesis]]: ...
 
 
 class Run:
@@ -188,50 +177,18 @@ class Run:
 
     @classmethod
     def _prepare(cls, folder: Path, recipe: Any, data: Dataset[Any]) -> None:
-        """Write what a run needs besides its weights.
-
-        Tokenizers are found in the folder, copied from `train.init_from`, loaded from `tokens.file`, or trained on the training
-        data.
-        """
-        names, texts = cls._tokenizer_files(recipe), data.train.texts()
-        init_from, features = recipe.train.init_from, getattr(recipe.model, "features", None)
-        if features is not None:
+        """Write what a run needs besides its weights."""
+        if (features := getattr(recipe.model, "features", None)) is not None:
             copy_features_run(Path(features.run), folder)
-        if init_from is not None and init_from.tokenizer and names:
-            copy_tokenizers(Path(init_from.run), folder, names)
-        if len(names) < len(texts):
-            texts = [[line for side in texts for line in side]]
-        for name, lines in zip(names, texts):
-            if not (folder / name).exists():
-                write_tokenizer(
-                    load_any_tokenizer(Path(recipe.data.root, recipe.tokens.file))
-                    if recipe.tokens.file
-                    else train_tokenizer(recipe.tokens, lines, cls._extra_special_tokens),
-                    folder / name,
-                )
+        prepare_tokenizers(folder, recipe, data.train.texts(), cls._extra_special_tokens)
 
     def _open_files(self) -> None:
         """Read the task's own files of the run folder, before the model is built."""
 
-    @classmethod
-    def _tokenizer_files(cls, recipe: Any) -> list[str]:
-        if recipe.tokens is None:
-            return []
-        return ["tokenizer.json"] if getattr(recipe.tokens, "joint", True) else ["tokenizer.source.json", "tokenizer.target.json"]
-
     def _load_tokenizers(self) -> list[Tokenizer]:
         if self._huggingface is not None:
             return [] if self._huggingface.tokenizer is None else [self._huggingface.tokenizer]
-        if (self.folder / SPECIAL_TOKENS_FILE).is_file():
-            return [load_pretrained_tokenizer(self.folder)]
-        found = [load_tokenizer(self.folder / name) for name in self._tokenizer_files(self.recipe)]
-        for tokenizer in found:
-            tokenizer.special_tokens = self._own_special_tokens()
-        return found
-
-    def _own_special_tokens(self) -> SpecialTokens:
-        """Return the special tokens of a tokenizer that we trained: BERT's for a Transformer encoder."""
-        return BOS_AND_EOS if isinstance(self.recipe.model, EncoderModel) else DEFAULT_SPECIAL_TOKENS
+        return load_tokenizers(self.folder, self.recipe)
 
     @cached_property
     def _images(self) -> "ImageReader":

@@ -26,9 +26,11 @@ MAX_HEAD_WIDTH = 256
 LONG_CACHE, MIN_PROGRAMS = 2048, 128
 """With fewer programs than these, long caches leave the GPU idle: torch's kernels split the keys."""
 BYTES_PER_WARP, SHORT_CACHE = 2048, 64
-"""Bytes of keys that a warp reads at once; half as many where there are few keys."""
-WARPS, MAX_WARPS = 1584, 8
-"""Warps of all programs that fill a GPU, 12 on each of 132 multiprocessors, and most of one program."""
+"""Bytes of keys that a warp reads at once; half as many where there are few keys, or programs of one warp."""
+MULTIPROCESSORS, MAX_WARPS = 132, 8
+"""Those of an H100 or H200, and most warps of one program; with these, each needs a multiprocessor of its own."""
+WARPS = 12 * MULTIPROCESSORS
+"""Warps of all programs that fill the GPU."""
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
@@ -88,9 +90,10 @@ def attend_few_queries(
 
 def _tiling(programs: int, positions: int, key_bytes: int) -> tuple[int, int]:
     """Return the keys of a block and the warps of a program: enough to fill the GPU, but each with two blocks to read."""
-    keys_per_warp = max(1, BYTES_PER_WARP // key_bytes // (2 if positions <= SHORT_CACHE else 1))
-    useful = triton.next_power_of_2(triton.cdiv(positions, 2 * keys_per_warp))
-    warps = min(MAX_WARPS, useful, triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
+    most = MAX_WARPS if programs <= MULTIPROCESSORS else MAX_WARPS // 2
+    warps = min(most, triton.next_power_of_2(max(1, WARPS // programs) + 1) // 2)
+    keys_per_warp = max(1, BYTES_PER_WARP // key_bytes // (2 if positions <= SHORT_CACHE or warps == 1 else 1))
+    warps = min(warps, triton.next_power_of_2(triton.cdiv(positions, 2 * keys_per_warp)))
     return warps * keys_per_warp, warps
 
 

@@ -13,9 +13,9 @@ from regard.errors import UserError
 from regard.files import atomic_folder, atomic_write
 from regard.interop.convert import is_huggingface_folder, open_huggingface_folder
 from regard.models.recurrent_encoder import ContextualEmbedding, RandomVectors
-from regard.recipe import ContextualFeatures
-from regard.tokens.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
-from regard.tokens.tokenizer import Tokenizer, parse_tokenizer
+from regard.recipe import ContextualFeatures, EncoderModel, Recipe
+from regard.tokens.special_tokens import BOS_AND_EOS, DEFAULT_SPECIAL_TOKENS, SpecialTokens
+from regard.tokens.tokenizer import Tokenizer, load_any_tokenizer, load_tokenizer, parse_tokenizer, train_tokenizer
 
 SPECIAL_TOKENS_FILE = "special_tokens.json"
 """The special tokens of a tokenizer that has others than ours."""
@@ -34,6 +34,41 @@ def read_json(path: Path, kind: type[Json]) -> Json:
         raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
     if not isinstance(found, kind):
         raise UserError(f"{path} is damaged: it should hold a {kind.__name__}")
+    return found
+
+
+def tokenizer_files(recipe: Recipe) -> list[str]:
+    """Return the names of the tokenizers in the run folder of a recipe."""
+    if recipe.tokens is None:
+        return []
+    return ["tokenizer.json"] if getattr(recipe.tokens, "joint", True) else ["tokenizer.source.json", "tokenizer.target.json"]
+
+
+def prepare_tokenizers(folder: Path, recipe: Recipe, texts: Sequence[Sequence[str]], special_tokens: Sequence[str]) -> None:
+    """Write the tokenizers that a run folder lacks: copied from `train.init_from`, loaded from `tokens.file`, or trained on the
+    training texts of each side, with these special tokens besides the usual ones."""
+    names, init_from = tokenizer_files(recipe), recipe.train.init_from
+    if init_from is not None and init_from.tokenizer and names:
+        copy_tokenizers(Path(init_from.run), folder, names)
+    if len(names) < len(texts):
+        texts = [[line for side in texts for line in side]]
+    for name, lines in zip(names, texts):
+        if not (folder / name).exists():
+            write_tokenizer(
+                load_any_tokenizer(Path(recipe.data.root, recipe.tokens.file))
+                if recipe.tokens.file
+                else train_tokenizer(recipe.tokens, lines, special_tokens),
+                folder / name,
+            )
+
+
+def load_tokenizers(folder: Path, recipe: Recipe) -> list[Tokenizer]:
+    """Load the tokenizers of a run folder; one that we trained has BERT's special tokens for a Transformer encoder."""
+    if (folder / SPECIAL_TOKENS_FILE).is_file():
+        return [load_pretrained_tokenizer(folder)]
+    found = [load_tokenizer(folder / name) for name in tokenizer_files(recipe)]
+    for tokenizer in found:
+        tokenizer.special_tokens = BOS_AND_EOS if isinstance(recipe.model, EncoderModel) else DEFAULT_SPECIAL_TOKENS
     return found
 
 
