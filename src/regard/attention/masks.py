@@ -109,7 +109,7 @@ class Mask:
         """Copy the lengths to the host, if they are on a GPU, behind all that it does now; nothing waits for it yet."""
         if self.lengths is not None and self.lengths.is_cuda:
             on_host, copied = self.lengths.to("cpu", non_blocking=True), torch.cuda.Event()  # in pinned memory
-            copied.record()
+            copied.record(torch.cuda.current_stream(self.lengths.device))
             object.__setattr__(self, "_length_copy", (on_host, copied))
 
     @property

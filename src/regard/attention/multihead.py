@@ -67,7 +67,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(source_width, self.kv_heads * value_width, bias=qkv_bias)
         self.qkv_proj: nn.Module | None = None
         """All three in one product, in a model converted for inference (layers/quantized.py)."""
-        self.q_norm, self.k_norm = (nn.Identity() if head_norm is None else head_norm(key_width) for _ in "qk")
+        self.q_norm, self.k_norm = (None if head_norm is None else head_norm(key_width) for _ in "qk")
         self.attend = attend or Attention()
         self.out_proj = nn.Linear(heads * value_width, out_width or width, bias=bias)
 
@@ -85,14 +85,16 @@ class MultiHeadAttention(nn.Module):
         if self.qkv_proj is None:
             return self.project_q(x, rotation), *self.project_kv(x, rotation)
         widths = [layer.out_features for layer in (self.q_proj, self.k_proj, self.v_proj)]
-        q, k, v = self.qkv_proj(x).split(widths, dim=-1)
+        q, k, v = self.qkv_proj(x).split_with_sizes(widths, dim=-1)
         return self._queries(q, rotation), self._keys(k, rotation), split_heads(v, self.kv_heads)
 
     def _queries(self, projected: Tensor, rotation: Rotation | None) -> Tensor:
-        return apply_rotary(self.q_norm(split_heads(projected, self.heads)), rotation)  # (B, H, T, K)
+        q = split_heads(projected, self.heads)  # (B, H, T, K)
+        return apply_rotary(q if self.q_norm is None else self.q_norm(q), rotation)
 
     def _keys(self, projected: Tensor, rotation: Rotation | None) -> Tensor:
-        return apply_rotary(self.k_norm(split_heads(projected, self.kv_heads)), rotation)  # (B, G, S, K)
+        k = split_heads(projected, self.kv_heads)  # (B, G, S, K)
+        return apply_rotary(k if self.k_norm is None else self.k_norm(k), rotation)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.hardware import HAS_TRITON, TRITON_INTERPRETED, runs_inference_kernels
@@ -40,12 +41,12 @@ class InferenceLinear(nn.Linear):
         """Return W x + b, or with one of ACTIVATIONS its activation: (…, D) -> (…, E)."""
         if can_run(self, x):
             return few_rows_linear(x, self, activation)
-        fused = runs_inference_kernels(x) and x.dtype == self.weight.dtype and not torch.is_autocast_enabled(x.device.type)
-        if fused and activation in ("relu", "gelu_tanh") and self.bias is not None and x.is_cuda:
+        fused = activation in ("relu", "gelu_tanh") and self.bias is not None and x.is_cuda and runs_inference_kernels(x)
+        if fused and x.dtype == self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
             use_gelu = activation == "gelu_tanh"
             y = torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t(), use_gelu=use_gelu)
             return y.view(*x.shape[:-1], -1)
-        y = super().forward(x)
+        y = F.linear(x, self.weight, self.bias)
         return y if activation is None else ACTIVATIONS[activation](y)
 
 
