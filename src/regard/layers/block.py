@@ -189,7 +189,7 @@ class Block(nn.Module):
         def attend_to_self(y: Tensor) -> Tensor | PartialSums:
             attention = self.self_attention
             mixed = attention.mix_projected(*attention.project_qkv(y, rotation), mask=mask, bias=bias, cache=cache)
-            if self.self_residual.takes_parts and may_split(attention.out_proj, y):
+            if may_split(attention.out_proj, y) and self.self_residual.takes_parts:
                 return partial_sums(mixed, attention.out_proj)
             return attention.out_proj(mixed)
 
@@ -197,13 +197,18 @@ class Block(nn.Module):
             assert source is not None
             attention = self.cross_attention
             queries = y.reshape(source.keys.size(0), -1, y.size(-1))  # the hypotheses of one sentence share its keys
-            if is_hooked(attention) or not (self.cross_residual.takes_parts and may_split(attention.out_proj, y)):
-                return attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
-            mixed = attention.mix_projected(attention.project_q(queries), source.keys, source.values, mask=source.mask)
-            return partial_sums(mixed.reshape(*y.shape[:-1], -1), attention.out_proj)
+            if may_split(attention.out_proj, y) and self.cross_residual.takes_parts and not is_hooked(attention):
+                mixed = attention.mix_projected(attention.project_q(queries), source.keys, source.values, mask=source.mask)
+                return partial_sums(mixed.reshape(*y.shape[:-1], -1), attention.out_proj)
+            return attention(queries, source.keys, source.values, mask=source.mask).reshape(y.shape)
+
+        def feed_forward(y: Tensor) -> Tensor | PartialSums:
+            layer = self.feed_forward
+            if may_split(layer.outer, y) and self.feed_forward_residual.takes_parts and not is_hooked(layer):
+                return partial_sums(layer.hidden(y), layer.outer)
+            return layer(y)
 
         yield self.self_residual, attend_to_self
         if source is not None:
             yield self.cross_residual, attend_to_source
-        residual = self.feed_forward_residual
-        yield residual, self.feed_forward.output if residual.takes_parts else self.feed_forward
+        yield self.feed_forward_residual, feed_forward

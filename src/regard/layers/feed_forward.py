@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from regard.layers import activation_kernel
 from regard.layers.activations import ACTIVATIONS, gelu_tanh
-from regard.layers.linear import InferenceLinear, may_split, partial_sums
-from regard.layers.norm_kernel import PartialSums
+from regard.layers.linear import InferenceLinear
 from regard.layers.unpadding import is_hooked
 
 GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": gelu_tanh, "geglu_exact": F.gelu}
@@ -26,13 +25,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self._hidden(x))
+        return self.outer(self.hidden(x))
 
-    def output(self, x: Tensor) -> Tensor | PartialSums:
-        """Return the same, in parts where a kernel leaves their sum to the norm that follows, and nobody watches this layer."""
-        return partial_sums(self._hidden(x), self.outer) if may_split(self.outer, x) and not is_hooked(self) else self(x)
-
-    def _hidden(self, x: Tensor) -> Tensor:
+    def hidden(self, x: Tensor) -> Tensor:
         """Return the activations (…, inner) that the last layer reads."""
         if self.gate is None and activation_kernel.can_run(x, self.inner, self.activation, self.dropout):
             return activation_kernel.linear_and_activate(x, self.inner, self.activation, self.dropout.p)

@@ -52,11 +52,12 @@ class InferenceLinear(nn.Linear):
 
 def can_run(linear: nn.Module, x: Tensor) -> TypeGuard[InferenceLinear]:
     """Return whether the kernel computes a layer of as many rows as x has: few, at inference, in the precision of the layer."""
-    if not isinstance(linear, InferenceLinear) or not runs_inference_kernels(x):
+    if not isinstance(linear, InferenceLinear) or torch.compiler.is_compiling():  # which must not depend on the number of rows
         return False
     rows, weight = x.numel() // max(1, x.size(-1)), linear.weight
     return (
         0 < rows <= (MAX_ROWS if weight.numel() <= MAX_WEIGHTS else FEW_ROWS)
+        and runs_inference_kernels(x)
         and 0 < linear.out_features <= MAX_OUTPUTS
         and x.dtype == weight.dtype
         and x.dtype in DTYPES
