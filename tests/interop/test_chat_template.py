@@ -1,6 +1,9 @@
 """Chat templates: ids equal those of `transformers`; only the template may insert special tokens."""
 
 import json
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import regard
 from regard.errors import UserError
 from regard.tasks.shared import chat
-from regard.tasks.shared.chat import chat_template, encode_conversation, template_process
+from regard.tasks.shared.chat import TemplateBusy, chat_template, encode_conversation, template_process
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}"
@@ -110,3 +113,32 @@ def test_template_process_that_dies_is_started_again(folder):
     process.kill()
     process.wait()
     assert encode_conversation(run, MESSAGES) == expected and template_process(folder)._process is not process
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP on this system")
+def test_template_process_that_stops_reading_a_long_conversation_is_killed_and_started_again(folder, monkeypatch):
+    """Its pipe is full: writing to it, and closing it with the rest unwritten, fails."""
+    monkeypatch.setattr(chat, "RENDER_SECONDS", 0.5)
+    run = regard.load(folder, device="cpu")
+    expected = encode_conversation(run, MESSAGES)
+    template_process(folder)._process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TemplateBusy):
+        encode_conversation(run, [{"role": "user", "content": "home " * 100_000}])
+    assert encode_conversation(run, MESSAGES) == expected
+
+
+def test_template_process_that_cannot_start_is_an_overload(folder, monkeypatch):
+    """It has ended before anything is written to it."""
+    start = subprocess.Popen
+
+    def start_and_wait(command, **options):
+        process = start([sys.executable, "-c", "raise SystemExit(1)"], **options)
+        process.wait()
+        return process
+
+    run = regard.load(folder, device="cpu")
+    monkeypatch.setattr(subprocess, "Popen", start_and_wait)
+    with pytest.raises(TemplateBusy):
+        encode_conversation(run, MESSAGES)
+    monkeypatch.undo()
+    assert encode_conversation(run, MESSAGES)

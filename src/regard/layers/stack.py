@@ -81,13 +81,16 @@ class Stack(nn.Module):
     ) -> Tensor:
         """`states` collects the embeddings with their positions and the output of each block, the last one normalised.
         `position_offsets` (B,) are the first positions of the rows, 0 by default. `segment` (D,) is added to all embeddings."""
+        alone = caches is None and sources is None and states is None and position_offsets is None
+        reads_lengths = alone and knows_lengths(x, mask)
+        if reads_lengths:
+            mask.start_reading_lengths()  # and launch what does not depend on them
         if self.positions.is_added:
             x = self.positions.embed(x, new_positions(x, mask, caches, position_offsets), segment)
         elif segment is not None:
             x = x + segment
         x = self.projection(self.dropout(add_and_norm(x, None, self.embedding_norm, is_stream=True)[1]))
-        alone = caches is None and sources is None and states is None and position_offsets is None
-        if alone and knows_lengths(x, mask):
+        if reads_lengths:
             return run_without_padding(self._run_blocks, x, mask, may_pack=self._may_pack)
         return self._run_blocks(x, mask, caches, sources, states, position_offsets)
 

@@ -15,7 +15,6 @@ from regard.layers.activations import ACTIVATIONS
 from regard.layers.convolution import GatedConvolution
 from regard.layers.norm import build_norm
 from regard.layers.stack import Stack
-from regard.layers.unpadding import knows_lengths
 from regard.models.gpt import build_stack, init_normal
 
 if TYPE_CHECKING:
@@ -60,8 +59,6 @@ class TextEncoder(nn.Module):
         documents: Tensor | None = None,
     ) -> Tensor:
         mask = Mask(lengths=lengths) if documents is None else Mask(documents=documents)
-        if states is None and knows_lengths(source, mask):
-            mask.start_reading_lengths()  # before the first kernel, so that the stack need not wait for the embeddings
         x, segment = self.token_embedding(source), None
         if self.segments is not None and segments is not None:
             x = x + self.segments(segments.clamp(max=self.segments.num_embeddings - 1))  # RoBERTa has one segment

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -121,12 +122,7 @@ class TemplateProcess:
         timer = threading.Timer(RENDER_SECONDS, process.kill)
         timer.start()
         try:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(request + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError:  # it has ended
-            line = ""
+            line = exchange(process, request)
         finally:
             timer.cancel()
         if not line.endswith("\n"):
@@ -136,25 +132,35 @@ class TemplateProcess:
         return answer
 
     def _started(self) -> "subprocess.Popen[str]":
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # it has died
+        if self._process is None:
             command = [sys.executable, "-I", str(Path(__file__).with_name("template_process.py"))]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
             )
-            assert self._process.stdin is not None and self._process.stdout is not None
             atexit.register(self._process.kill)
-            self._process.stdin.write(json.dumps({"template": "", "names": {}, "messages": []}) + "\n")
-            self._process.stdin.flush()
-            self._process.stdout.readline()  # the time to start does not count
+            exchange(self._process, json.dumps({"template": "", "names": {}, "messages": []}))  # the time to start does not count
         return self._process
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            with self._process:  # closes the pipes, and waits
+            with suppress(OSError), self._process:  # closes the pipes, one of them with text that nobody read, and waits
                 atexit.unregister(self._process.kill)
             self._process = None
+
+
+def exchange(process: "subprocess.Popen[str]", request: str) -> str:
+    """Return the line that a process answers to a line, or "" if it has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(request + "\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    except OSError:  # EPIPE; Windows has another number
+        return ""
 
 
 @lru_cache(maxsize=64)
