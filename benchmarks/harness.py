@@ -121,7 +121,7 @@ def _kernel_kind(name: str) -> str:
     lower = name.lower()
     if any(part in lower for part in ("flash", "fmha", "sdpa", "attention", "attend")):
         return "attention"
-    if any(part in lower for part in ("gemm", "nvjet", "cutlass", "splitk", "cublas", "gemv")):
+    if any(part in lower for part in ("gemm", "nvjet", "cutlass", "splitk", "cublas", "gemv", "linear_kernel")):
         return "products"
     if any(part in lower for part in ("memcpy", "memset", "copy")):
         return "copies"
