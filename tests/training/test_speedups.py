@@ -98,12 +98,13 @@ def test_obstacles_to_capturing():
     assert "schedule" in capture_obstacle(Annealed(), "none")
 
 
-def test_batches_are_padded_where_steps_are_captured_and_only_decoders_are_compiled(tiny_run):
+def test_batches_are_padded_where_steps_are_captured_and_models_that_gain_are_compiled(tiny_run):
     """The choice of a run on a GPU, without one: its work is estimated from the recipe and the data."""
 
-    def choose(device, decoder_only=False, **settings):
+    def choose(device, decoder_only=False, norm_first=True, **settings):
         train = tiny_run.recipe.train.model_copy(update={"cuda_graphs": "auto", "compile": "auto", **settings})
-        recipe = tiny_run.recipe.model_copy(update={"train": train})
+        model = tiny_run.recipe.model.model_copy(update={"norm_first": norm_first})
+        recipe = tiny_run.recipe.model_copy(update={"train": train, "model": model})
         names = ("folder", "model", "_max_positions", "_config_sizes")
         run = SimpleNamespace(recipe=recipe, device=torch.device(device), **{name: getattr(tiny_run, name) for name in names})
         run.task = replace(tiny_run.task, decoder_only=decoder_only)
@@ -114,6 +115,9 @@ def test_batches_are_padded_where_steps_are_captured_and_only_decoders_are_compi
     padding, speedups = choose("cuda", steps=5_000)
     assert padding == LENGTH_MULTIPLE and speedups.cuda_graphs and not speedups.compile
     assert not choose("cuda", steps=10**7)[1].compile and choose("cuda", decoder_only=True, steps=10**7)[1].compile
+    assert (
+        choose("cuda", norm_first=False, steps=10**6)[1].compile and not choose("cuda", norm_first=False, steps=5_000)[1].compile
+    )
     assert "would save" in choose("cuda", decoder_only=True, steps=5_000)[1].reason
     assert choose("cuda", steps=100)[0] == choose("cpu", steps=5_000)[0] == 1
 

@@ -26,11 +26,11 @@ from regard.training.initial_weights import adapt, freeze, load_initial_weights,
 from regard.training.log import Log
 from regard.training.loop import TrainingLoop
 from regard.training.speedups import (
-    DECODER_COMPILE_GAIN,
     Speedups,
     TrainingWork,
     capture_obstacle,
     choose_speedups,
+    compile_gain,
     replayed_fraction,
 )
 
@@ -100,7 +100,7 @@ def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
             step_seconds=estimate_step_seconds(run, padded.mean_lengths()),
             replayed_fraction=replayed_fraction(padded.shape_counts().values(), settings.steps),
             obstacle=capture_obstacle(run.model, parallel.resolve_parallel(settings)),
-            compile_gain=DECODER_COMPILE_GAIN if run.task.decoder_only else 1.0,
+            compile_gain=compile_gain(run.recipe.model, run.task.decoder_only),
         )
     speedups = choose_speedups(settings, work)
     return padded if speedups.cuda_graphs else make_batches(run, rows), speedups

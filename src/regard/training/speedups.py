@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from regard.recipe import Training
+from regard.recipe import Training, TransformerModel
 from regard.training.cuda_graphs import MAX_GRAPHS, WARMUP_CALLS
 
 MIN_GRAPH_STEPS = 300
@@ -17,11 +17,11 @@ MIN_GRAPH_STEPS = 300
 MIN_REPLAYED_FRACTION = 0.5
 COMPILE_SECONDS = 90.0
 """Time to compile a model and its backward pass, without a cache: 60 to 120 s on the machine of RESULTS.md."""
-DECODER_COMPILE_GAIN = 1.04
-"""How many times as fast a compiled step of a decoder is as one with CUDA graphs and our own kernels: GPT-2 124M, one H200
-(benchmarks/gpu_training.py, RESULTS.md). All other models are taken to gain nothing: ViT-B/16 has 0.94. Not measured since our
-kernels compute residual connections, norms and activations: encoder–decoders, encoders of texts, and small models such as
-CIFAR-10's ViT (1.5 before)."""
+DECODER_COMPILE_GAIN, POST_NORM_COMPILE_GAIN = 1.04, 1.18
+"""How many times as fast a compiled step is as one with CUDA graphs and our own kernels, of a decoder (GPT-2 124M: 1.02 to 1.04)
+and of an encoder–decoder that normalises after each sub-layer (base), on one H200 (benchmarks/gpu_training.py, RESULTS.md). All
+other models are taken to gain nothing: ViT-B/16 has 0.93. Not measured since our kernels compute residual connections, norms and
+activations: encoder–decoders that normalise before, encoders of texts, and small models such as CIFAR-10's ViT (1.5 before)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,13 @@ def capture_obstacle(model: nn.Module, parallel: str) -> str | None:
     if hasattr(model, "begin_step"):
         return "a model with a step-dependent schedule"
     return None
+
+
+def compile_gain(model: object, decoder_only: bool) -> float:
+    """Return how many times as fast a compiled step of a model with these settings is taken to be."""
+    if isinstance(model, TransformerModel) and not model.norm_first:
+        return POST_NORM_COMPILE_GAIN
+    return DECODER_COMPILE_GAIN if decoder_only else 1.0
 
 
 def replayed_fraction(shape_counts: Iterable[int], steps: int) -> float:
