@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,14 @@ def no_fsync():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def broken_pipes_raise():
+    """Undo what a command that a test calls in this process does: let a broken pipe end the process, as filters do."""
+    yield
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)
