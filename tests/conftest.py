@@ -42,7 +42,7 @@ def no_fsync():
 
 @pytest.fixture(autouse=True)
 def broken_pipes_raise():
-    """Undo what a command that a test calls in this process does: let a broken pipe end the process, as filters do."""
+    """Ignore SIGPIPE again after each test: commands restore its default action, by which a broken pipe ends the process."""
     yield
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -76,7 +76,7 @@ def test_captured_steps_with_dropout_run_again_to_the_bit(tmp_path, norm_first):
 
 
 @cuda
-def test_steps_are_captured_outside_of_a_training_too(tmp_path):
+def test_steps_are_captured_outside_of_a_training_too():
     """The ladder times them on the default stream, which cannot be captured itself."""
     settings = build_recipe({**WORLD, "train": {**WORLD["train"], "cuda_graphs": True, "steps": 400}})
     assert 0 < time_step(settings, read_data(settings), "cuda") < 0.1

@@ -93,8 +93,8 @@ class Mask:
         return Mask(**{f.name: _combine(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
     def read_lengths(self) -> list[int]:
-        """Return the lengths as the host knows them. They are read once. Those on a GPU have to wait for all that it was given to
-        do until `start_reading_lengths`, or until now."""
+        """Return the lengths as a list, which is kept. If they are on a GPU, wait for the kernels that were launched before
+        `start_reading_lengths`; if that was not called, for all."""
         if self._length_list is None:
             assert self.lengths is not None
             on_host = self.lengths
@@ -106,7 +106,7 @@ class Mask:
         return self._length_list
 
     def start_reading_lengths(self) -> None:
-        """Copy the lengths to the host, if they are on a GPU, behind all that it does now; nothing waits for it yet."""
+        """Start to copy lengths on a GPU to the host, after the kernels that were launched so far, without waiting."""
         if self.lengths is not None and self.lengths.is_cuda:
             on_host, copied = self.lengths.to("cpu", non_blocking=True), torch.cuda.Event()  # in pinned memory
             copied.record(torch.cuda.current_stream(self.lengths.device))

@@ -41,7 +41,7 @@ class ZeroCenteredRMSNorm(nn.RMSNorm):
 
 
 Sublayer = Callable[[Tensor], Tensor | PartialSums]
-"""In parts only for a residual connection that takes them."""
+"""A sub-layer of a block; it returns partial sums only to a residual connection that takes them (`takes_parts`)."""
 
 
 class Update(NamedTuple):

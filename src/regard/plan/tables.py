@@ -181,7 +181,7 @@ def _parallelism_tables(plan: Plan) -> list[RenderableType]:
     }
     about = (
         f"{cluster.name}: {cluster.speed / 1e12:,.0f} TFLOP/s measured in large products, {cluster.utilisation:.0%} utilisation "
-        f"as on one; {cluster.node_bandwidth / 1e9:.0f} GB/s among the {cluster.gpus_per_node} of a node, "
+        f"as on one GPU; {cluster.node_bandwidth / 1e9:.0f} GB/s among the {cluster.gpus_per_node} of a node, "
         f"{cluster.network_bandwidth / 1e9:.0f} GB/s between nodes, both assumed "
         "(docs/scaling.md). " + " ".join(f"{strategy.name}: {strategy.description}." for strategy in strategies)
     )
