@@ -46,7 +46,7 @@ class MovingAverage:
         return dict(zip(self.names, self.averages))
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore the averages from a checkpoint. Older ones have none of batch-norm statistics, which start at the current ones."""
+        """Restore the averages from a checkpoint. Older ones lack those of batch norms, which start at the current statistics."""
         self.step = step
         for name, average, local, weight in zip(self.names, self.averages, self._local_averages, self._local_weights):
             local.copy_(to_local(shard_like(tensors[name], average)) if name in tensors else weight)
