@@ -257,15 +257,30 @@ def test_efficientnet_has_its_published_size_and_loads_the_package_weights():
     assert network(torch.zeros(1, 3, 64, 97)).shape == (1, 1280, 2, 4)
 
 
-def test_frozen_encoder_does_not_change():
-    frozen = {**ENCODERS["efficientnet"], "frozen": True}
-    settings = CaptionModel.model_validate({"encoder": frozen, "decoder": {"width": 8}, "max_length": 8})
+@pytest.mark.parametrize("frozen", [True, 11, 4, False])
+def test_frozen_blocks_do_not_change_and_all_others_are_trained(frozen):
+    encoder = {**ENCODERS["efficientnet"], "frozen": frozen}
+    settings = CaptionModel.model_validate({"encoder": encoder, "decoder": {"width": 8}, "max_length": 8})
     model = find_task("caption", "lstm").models["lstm"](settings, SIZE, V).train()
-    before = {name: tensor.clone() for name, tensor in model.encoder.network.state_dict().items()}
+    network = model.encoder.network
+    number = len(network.blocks) if frozen is True else int(frozen)
+    still = ("stem.", *(f"blocks.{i}." for i in range(number))) if frozen else ()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     pixels, target = examples()
     model(pixels, target).sum().backward()
-    assert all(p.grad is None for p in model.encoder.network.parameters())
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.encoder.network.state_dict().items())
+    assert {name for name, p in network.named_parameters() if p.grad is None} == {
+        name for name, _ in network.named_parameters() if name.startswith(still)
+    }
+    changed = {name for name, tensor in network.state_dict().items() if not torch.equal(before[name], tensor)}
+    assert changed == {name for name in before if "running" in name or "num_batches" in name} - {
+        name for name in before if name.startswith(still)
+    }
+
+
+def test_more_frozen_blocks_than_there_are_is_refused():
+    encoder = {**ENCODERS["efficientnet"], "frozen": 12}
+    with pytest.raises(ValueError, match=r"frozen = 12: with channels = 112 there are 11 blocks"):
+        CaptionModel.model_validate({"encoder": encoder})
 
 
 def test_an_efficientnet_that_ends_earlier_takes_the_first_blocks_of_the_whole_one():

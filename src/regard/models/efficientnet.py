@@ -78,27 +78,32 @@ class EfficientNet(nn.Module):
                 break
         self.head = conv_norm_relu(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
 
+    def stages(self) -> list[nn.Module]:
+        """Return the stem, the blocks and the head in the order of computation."""
+        return [self.stem, *self.blocks, *([] if self.head is None else [self.head])]
+
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        return x if self.head is None else self.head(x)
+        for stage in self.stages():
+            x = stage(x)
+        return x
 
 
 class EfficientNetFeatureMap(ImageFeatureMap):
-    """EfficientNet as an image encoder; frozen, its weights and the statistics of its norms never change."""
+    """EfficientNet as an image encoder; the weights of frozen stages and the statistics of their norms never change."""
 
     def __init__(self, settings: "EfficientNetEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
         self.normalize = NormalizePixels(settings.mean, settings.std)
         self.network = EfficientNet(settings.channels)
-        self.frozen = settings.frozen
-        self.network.requires_grad_(not settings.frozen)
+        all_or_none = settings.frozen * len(self.network.stages())
+        self.num_frozen = all_or_none if isinstance(settings.frozen, bool) else settings.frozen + 1  # with the stem
+        for stage in self.network.stages()[: self.num_frozen]:
+            stage.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "EfficientNetFeatureMap":
         super().train(mode)
-        if self.frozen:
-            self.network.eval()
+        for stage in self.network.stages()[: self.num_frozen]:
+            stage.eval()
         return self
 
     def adapt_weights(self, weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -107,8 +112,11 @@ class EfficientNetFeatureMap(ImageFeatureMap):
         return {known: w for known, w in weights.items() if known in ours or not known.startswith(f"{name}.network.")}
 
     def channels(self, pixels: Tensor) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.network(self.normalize(pixels).to(self.network.stem[0].weight.dtype))
+        x = self.normalize(pixels).to(self.network.stem[0].weight.dtype)
+        for number, stage in enumerate(self.network.stages()):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and number >= self.num_frozen):
+                x = stage(x)
+        return x
 
 
 def convert_package_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from pydantic import Field, Tag, model_validator
 
 from regard.recipe.images import Side, height_and_width
 from regard.recipe.model import BlockSettings, PositionedBlockSettings, with_preset
-from regard.recipe.settings import Fraction, Layers, NonNegative, Settings, Size, discriminate_by_kind
+from regard.recipe.settings import Count, Fraction, Layers, NonNegative, Settings, Size, discriminate_by_kind
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -185,8 +185,8 @@ class EfficientNetEncoderModel(MapEncoderModel):
     kind: Literal["efficientnet-lite0"]
     channels: Literal[1280, 320, 112] = 1280
     """The feature map by its channels: after the head, the last one, or the last one of stride 16 instead of 32."""
-    frozen: bool = True
-    """Freeze its weights."""
+    frozen: bool | Count = True
+    """Freeze all of its weights, none, or those of the stem and of this many blocks."""
     mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.498, 0.498, 0.498)
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.502, 0.502, 0.502)
 
@@ -201,6 +201,15 @@ class EfficientNetEncoderModel(MapEncoderModel):
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
         stride = CHANNELS[self.channels]
         return -(-size[0] // stride), -(-size[1] // stride)
+
+    @model_validator(mode="after")
+    def check_frozen(self) -> Self:
+        if not isinstance(self.frozen, bool) and self.frozen > self.layers:
+            raise ValueError(
+                f"frozen = {self.frozen}: with channels = {self.channels} there are {self.layers} blocks; give fewer, "
+                "or true for all"
+            )
+        return self
 
 
 ImageEncoderModel = Annotated[
