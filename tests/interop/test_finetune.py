@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
 from regard.errors import UserError
+from regard.models.image_encoders import build_image_encoder
+from regard.recipe.image_models import CnnEncoderModel
 from regard.run.convert import convert
 from regard.run.evaluate import evaluate
 from regard.run.train import train
+from regard.tasks import read_recipe
+from regard.training.checkpoint import write_weights
 
 SIZES = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=32
@@ -95,6 +100,54 @@ def test_init_from_alone_copies_architecture_tokenizer_and_special_tokens(theirs
     assert again.recipe.model.width == 24 and again._special_tokens == run._special_tokens
     for mine, other in zip(again.embed(["the dog"], pool="words"), run.embed(["the dog"], pool="words")):
         assert np.allclose(mine.vectors, other.vectors, atol=1e-5)
+
+
+def test_the_towers_of_clip_start_from_a_bert_and_an_image_encoder(theirs, tmp_path):
+    torch.manual_seed(1)
+    cnn = {"kind": "cnn", "widths": [8, 12], "strides": [2, 2]}
+    weights = build_image_encoder(CnnEncoderModel.model_validate(cnn), (12, 12)).state_dict()
+    (tmp_path / "cnn").mkdir()
+    write_weights(tmp_path / "cnn" / "model.safetensors", {f"encoder.{name}": tensor for name, tensor in weights.items()})
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 12, 12, 3)).astype(np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    (tmp_path / "set.tsv").write_text("".join(f"{number}.png\tthe dog sleeps {number}\n" for number in range(4)))
+    bert = {
+        "width": 24,
+        "layers": 2,
+        "heads": 4,
+        "feed_forward": 40,
+        "max_length": 32,
+        "norm_first": False,
+        "norm_epsilon": 1e-12,
+    }
+    text = {**bert, "causal": False, "pool": "mean", "segments": 2, "embedding_norm": True}
+    settings = {
+        "task": "contrastive",
+        "data": {"root": str(tmp_path), "train": ["set.tsv"], "valid": ["set.tsv"], "size": 12},
+        "model": {"projection_width": 8, "image": cnn, "text": text},
+        "train": {
+            "steps": 1,
+            "evaluate_every": 1,
+            "images_per_batch": 4,
+            "optimizer": {"learning_rate": 1e-9},
+            "init_from": [
+                {"run": str(tmp_path / "cnn"), "modules": ["encoder"], "into": "image", "tokenizer": False},
+                {"run": str(theirs), "modules": ["encoder"], "into": "text"},
+            ],
+        },
+    }
+    run, before = train(settings, tmp_path / "run", device="cpu"), regard.load(theirs, device="cpu")
+    loaded = run.model.image.state_dict()
+    assert all(torch.allclose(loaded[name], tensor, atol=1e-6) for name, tensor in weights.items())
+    inputs = before._inputs("the dog sleeps")
+    assert all(torch.equal(ours, inputs[name]) for name, ours in run._inputs("the dog sleeps").items())
+    with torch.no_grad():
+        mean = before.model(**inputs).mean(1)  # one text, without padding
+        torch.testing.assert_close(run.model.text(inputs["source"], inputs["lengths"]), mean, atol=1e-5, rtol=0)
+    again = regard.load(run.folder, device="cpu")
+    np.testing.assert_array_equal(again._text_vectors(["a cat"]), run._text_vectors(["a cat"]))
+    assert [source.into for source in read_recipe(run.folder / "recipe.toml").train.init_from] == ["image", "text"]
 
 
 def test_new_from_a_folder_prints_a_recipe_that_fine_tunes_it(theirs, tmp_path):

@@ -38,10 +38,9 @@ Chunks = list[tuple[TensorRule, Tensor, Tensor]]
 
 def adapted_run(run: "Run") -> str:
     """Return the path of the run or Hugging Face folder that a LoRA run adapts."""
-    lora, source = run.recipe.train.lora, run.recipe.train.init_from
-    if lora is None or source is None or not (run.folder / ADAPTER_FILE).is_file():
+    if run.recipe.train.lora is None or not (run.folder / ADAPTER_FILE).is_file():
         raise UserError(f"{run.folder} was not trained with train.lora, so it has no adapter; use --to hf for the whole model")
-    return source.run
+    return run.recipe.train.init_from[0].run
 
 
 def write_peft_adapter(run: "Run", path: str | Path, base: "Run | None" = None) -> Path:

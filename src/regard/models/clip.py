@@ -36,12 +36,14 @@ class ClipTextEncoder(nn.Module):
         super().__init__()
         self.causal = settings.causal
         self.token_embedding = nn.Embedding(vocabulary, settings.width)
-        self.stack = build_stack(settings, regularize, causal=settings.causal)
+        self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
+        self.stack = build_stack(settings, regularize, causal=settings.causal, embedding_norm=settings.embedding_norm)
         self.pool = Pooling(settings.pool, settings.width)
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
         mask = Mask(causal=True) if self.causal else Mask(lengths=lengths)
-        return self.pool(self.stack(self.token_embedding(source), mask=mask), lengths)
+        segment = None if self.segments is None else self.segments.weight[0]
+        return self.pool(self.stack(self.token_embedding(source), mask=mask, segment=segment), lengths)
 
 
 class Clip(nn.Module):

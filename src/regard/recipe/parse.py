@@ -138,8 +138,8 @@ def shorten(value: object) -> str:
 def locate_setting(location: Sequence[int | str], recipe: type[Recipe]) -> tuple[list[str], type[Settings]]:
     """Return the path of the setting that an error's location names, and the settings class it is in.
 
-    The kinds of a union, and the types of a setting that has several, are in the location but not in a recipe; the names of
-    dictionary entries are in both, and are no settings.
+    The kinds of a union, the types of a setting that has several, and numbers of a list of sections are in the location but not
+    in a recipe; the names of dictionary entries are in both, and are no settings.
     """
     path: list[str] = []
     section: type[Settings] = recipe
@@ -150,7 +150,7 @@ def locate_setting(location: Sequence[int | str], recipe: type[Recipe]) -> tuple
             path.append(str(key))
             is_entry, options = False, []
             continue
-        if is_union and isinstance(key, str):
+        if (is_union and isinstance(key, str)) or (options and isinstance(key, int)):
             continue
         if tagged := [option for option in options if option.model_fields.get("kind") and key in allowed_kinds(option)]:
             section = tagged[0]

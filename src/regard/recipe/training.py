@@ -1,8 +1,8 @@
 """Settings of training and of decoding."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from regard.recipe.settings import Count, Fraction, Natural, NonNegative, Positive, Settings
 
@@ -65,7 +65,7 @@ class InitFrom(Settings):
     modules: list[str] = []
     """Prefixes of the weights to load, such as "encoder". Default: all that the model has; a head of another task starts anew."""
     into: str | None = None
-    """Name of that module here: an image "encoder" may become the "image" tower of CLIP."""
+    """Name of that module here: an image "encoder" may become the "image" tower of CLIP, a text "encoder" its "text" tower."""
     tokenizer: bool = True
     """Use its tokenizer too."""
 
@@ -141,8 +141,8 @@ class Training(Settings):
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
     """How the processes of torchrun train together: `ddp` replicates the model, `fsdp` (FSDP2) shards weights, gradients and
     optimiser state; `auto` is ddp. A single process ignores this."""
-    init_from: InitFrom | None = None
-    """Initialise from the weights of another run."""
+    init_from: list[InitFrom] = []
+    """Initialise from the weights of another run, or of several: each tower of CLIP may have its own."""
     freeze: list[str] = []
     """Prefixes of weights to freeze, such as "encoder.token_embedding"."""
     lora: LoraSettings | None = None
@@ -151,9 +151,28 @@ class Training(Settings):
     schedule: ScheduleSettings = ScheduleSettings()
     regularize: Regularization = Regularization()
 
+    @field_validator("init_from", mode="before")
+    @classmethod
+    def read_sources(cls, given: object) -> object:
+        """Read one source as a list of one."""
+        return [] if given is None else [given] if isinstance(given, str | dict | InitFrom) else given
+
+    @model_serializer(mode="wrap")
+    def write_sources(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Write one source as a section, as recipes do, and no source as None."""
+        found: dict[str, Any] = write(self)
+        sources = found.get("init_from", [])
+        if len(sources) == 1:
+            found["init_from"] = sources[0]
+        elif not sources and info.exclude_none:
+            del found["init_from"]
+        elif not sources:
+            found["init_from"] = None
+        return found
+
     @model_validator(mode="after")
     def check_lora(self) -> Self:
-        if self.lora is not None and self.init_from is None:
+        if self.lora is not None and len(self.init_from) != 1:
             raise ValueError("train.lora adapts the weights of another model: name it in train.init_from")
         return self
 

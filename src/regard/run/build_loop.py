@@ -127,14 +127,16 @@ def initialize(run: Run, log: Log) -> None:
         load_word_vectors(table, path, run.tokenizers[0].pieces(range(table.num_embeddings)), log)
         table.weight.requires_grad_(not vectors.frozen)
     loaded: set[str] = set()
-    if settings.init_from is not None:
-        source = Path(settings.init_from.run)
+    for one in settings.init_from:
+        source = Path(one.run)
         theirs = (
             checkpoint.named_weights(load_native(source, device="cpu").model)
             if is_huggingface_folder(source)
             else checkpoint.read_weights(source / "model.safetensors")
         )
-        loaded = load_initial_weights(run.model, theirs, settings.init_from, log)
+        loaded |= load_initial_weights(run.model, theirs, one, log)
+    if loaded and (new := sorted({name.split(".")[0] for name in checkpoint.named_weights(run.model).keys() - loaded})):
+        log.note(f"not initialised from another model: {', '.join(new)}")
     freeze(run.model, settings.freeze)
     if settings.lora is not None:
         adapt(run.model, settings.lora, loaded)

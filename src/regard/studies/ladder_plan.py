@@ -170,7 +170,7 @@ def time_rungs(recipes: dict[str, Recipe], out: Path, device: str) -> dict[str, 
 def time_step(recipe: Recipe, data: Dataset[Any], device: str) -> float:
     """Return the mean seconds of a training step on the recipe's own batches, without evaluations and checkpoints."""
     chosen = choose_device(device)
-    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"init_from": None})})  # takes no time in a step
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"init_from": []})})  # takes no time in a step
     kind = "cuda" if chosen.type == "cuda" else "cpu"
     warmup, timed = WARMUP_STEPS[kind], TIMED_STEPS[kind]
     with TemporaryDirectory(prefix="regard-") as folder:

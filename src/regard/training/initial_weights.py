@@ -67,6 +67,5 @@ def load_initial_weights(model: nn.Module, theirs: dict[str, Tensor], settings: 
         taken = adapt_weights(taken)
     with torch.no_grad():
         checkpoint.load_weights(model, {**ours, **taken}, settings.run)
-    new = sorted({name.split(".")[0] for name in ours.keys() - taken.keys()})
-    log.note(f"initialised {len(taken)} tensors from {settings.run}" + (f"; new: {', '.join(new)}" if new else ""))
+    log.note(f"initialised {len(taken)} tensors from {settings.run}")
     return set(taken)

@@ -47,9 +47,10 @@ def tokenizer_files(recipe: Recipe) -> list[str]:
 def prepare_tokenizers(folder: Path, recipe: Recipe, texts: Sequence[Sequence[str]], special_tokens: Sequence[str]) -> None:
     """Write the tokenizers that a run folder lacks: copied from `train.init_from`, loaded from `tokens.file`, or trained on the
     training texts of each side, with these special tokens besides the usual ones."""
-    names, init_from = tokenizer_files(recipe), recipe.train.init_from
-    if init_from is not None and init_from.tokenizer and names:
-        copy_tokenizers(Path(init_from.run), folder, names)
+    names = tokenizer_files(recipe)
+    source = next((Path(one.run) for one in recipe.train.init_from if one.tokenizer), None)
+    if source is not None and names:
+        copy_tokenizers(source, folder, names)
     if len(names) < len(texts):
         texts = [[line for side in texts for line in side]]
     for name, lines in zip(names, texts):
