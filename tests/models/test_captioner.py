@@ -15,7 +15,7 @@ from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
-from regard.models.efficientnet import EfficientNet, convert_package_weights
+from regard.models.efficientnet import EfficientNet, SamePaddingConv2d, convert_package_weights
 from regard.recipe import CaptionModel, Regularization
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
@@ -275,6 +275,21 @@ def test_frozen_blocks_do_not_change_and_all_others_are_trained(frozen):
     assert changed == {name for name in before if "running" in name or "num_batches" in name} - {
         name for name in before if name.startswith(still)
     }
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (5, 1), (3, 2), (5, 2)])
+def test_same_padding_is_that_of_tensorflow(kernel, stride):
+    torch.manual_seed(0)
+    convolution = SamePaddingConv2d(4, 4, kernel, stride, groups=4).double()
+    for size in product(range(5, 9), repeat=2):
+        x = torch.randn(2, 4, *size, dtype=torch.float64)
+        out = [-(-n // stride) for n in size]
+        pads = [max(0, (m - 1) * stride + kernel - n) for m, n in zip(out, size)]
+        padded = torch.zeros(2, 4, *(n + pad for n, pad in zip(size, pads)), dtype=torch.float64)
+        padded[:, :, pads[0] // 2 : pads[0] // 2 + size[0], pads[1] // 2 : pads[1] // 2 + size[1]] = x
+        expected = nn.functional.conv2d(padded, convolution.weight, stride=stride, groups=4)
+        assert list(expected.shape[2:]) == out
+        torch.testing.assert_close(convolution(x), expected, atol=1e-12, rtol=0)
 
 
 def test_more_frozen_blocks_than_there_are_is_refused():

@@ -37,7 +37,10 @@ class SamePaddingConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
         down, across = (max(0, (-(-n // stride) - 1) * stride + kernel - n) for n in x.shape[2:])
-        return super().forward(F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)))
+        padding = (down // 2, across // 2)
+        if down % 2 or across % 2:  # more at the end, which a convolution cannot pad itself
+            x, padding = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)), (0, 0)
+        return F.conv2d(x, self.weight, None, self.stride, padding, groups=self.groups)
 
 
 def conv_norm_relu(convolution: SamePaddingConv2d, active: bool = True) -> nn.Sequential:
@@ -113,6 +116,7 @@ class EfficientNetFeatureMap(ImageFeatureMap):
 
     def channels(self, pixels: Tensor) -> Tensor:
         x = self.normalize(pixels).to(self.network.stem[0].weight.dtype)
+        x = x.contiguous(memory_format=torch.channels_last)  # the faster layout for convolutions
         for number, stage in enumerate(self.network.stages()):
             with torch.set_grad_enabled(torch.is_grad_enabled() and number >= self.num_frozen):
                 x = stage(x)
