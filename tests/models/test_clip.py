@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from regard.errors import UserError
 from regard.models.clip import MAX_LOG_SCALE, Clip
 from regard.plan.flops import count_components, total_cost
-from regard.recipe import ClipModel, Regularization
+from regard.recipe import ClipModel
+from regard.recipe.image_text import ContrastiveRegularization
 from regard.tasks import build_recipe
 
 V, SIZE = 19, (8, 12)
@@ -50,9 +51,27 @@ def models(draw):
             causal=draw(st.booleans()),
             pool=draw(st.sampled_from(["end", "mean"])),
             positions={"kind": draw(st.sampled_from(["learned", "rotary"]))},
+            segments=draw(st.sampled_from([0, 2])),
+            embedding_norm=draw(st.booleans()),
         ),
     )
-    return enlarge_weights(Clip(settings, SIZE, V, Regularization(dropout=0.3)).double().eval())
+    regularize = ContrastiveRegularization(dropout=0.3, projection_dropout=0.3)
+    return enlarge_weights(Clip(settings, SIZE, V, regularize).double().eval())
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_projection_dropout_drops_the_vectors_of_both_towers_and_nothing_else(rate):
+    torch.manual_seed(0)
+    settings = ClipModel(image=dict(patch_size=4, layers=1), text=dict(layers=1))
+    model = Clip(settings, SIZE, V, ContrastiveRegularization(projection_dropout=rate)).train()
+    projected = []
+    for projection in (model.image_projection, model.text_projection):
+        projection.register_forward_pre_hook(lambda _, inputs: projected.append(inputs[0]))
+    inputs = pairs()
+    first, second = model(*inputs)[:2], model(*inputs)[:2]
+    for one, other, vectors in zip(first, second, projected):
+        assert torch.equal(one, other) == (rate == 0)
+        assert (0.3 < float((vectors == 0).float().mean()) < 0.7) == (rate > 0)
 
 
 def pairs(number=4):

@@ -22,7 +22,7 @@ from regard.models.vit import Size, VitEncoder, resize_position_table
 
 if TYPE_CHECKING:
     from regard.recipe import Regularization
-    from regard.recipe.image_text import ClipModel, TextTowerModel
+    from regard.recipe.image_text import ClipModel, ContrastiveRegularization, TextTowerModel
 
 MAX_LOG_SCALE = math.log(100)
 """The scale of the logits is at most 100 (sec. 2.5)."""
@@ -51,13 +51,14 @@ class Clip(nn.Module):
 
     once_per_example = ("image_projection", "text_projection")
 
-    def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "Regularization | None" = None):
+    def __init__(self, settings: "ClipModel", size: Size, vocabulary: int, regularize: "ContrastiveRegularization | None" = None):
         super().__init__()
         self.settings = settings
         self.image = build_image_encoder(settings.image, size, regularize)
         self.text = ClipTextEncoder(settings.text, vocabulary, regularize)
         self.image_projection = nn.Linear(settings.image.width, settings.projection_width, bias=False)
         self.text_projection = nn.Linear(settings.text.width, settings.projection_width, bias=False)
+        self.dropout = nn.Dropout(regularize.projection_dropout if regularize else 0.0)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(settings.temperature)))
         init_normal(self.text)
         init_clip_tower(self.text.stack)
@@ -76,11 +77,11 @@ class Clip(nn.Module):
         """Return a unit vector of each image: (B, E)."""
         x = self.image(pixels)  # (B, N, D)
         x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
-        return unit_features(self.image_projection(x))
+        return unit_features(self.image_projection(self.dropout(x)))
 
     def text_features(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return a unit vector of each text: (B, E)."""
-        return unit_features(self.text_projection(self.text(source, lengths)))
+        return unit_features(self.text_projection(self.dropout(self.text(source, lengths))))
 
     def resize(self, size: Size) -> None:
         if not isinstance(self.image, VitEncoder):

@@ -134,6 +134,8 @@ class ContrastiveRegularization(Regularization):
     dropout: Fraction = 0.0
     label_smoothing: Fraction = 0.0
     """Smoothing of the probabilities over the batch."""
+    projection_dropout: Fraction = 0.0
+    """On the vectors of both towers, before their projections; for pretrained towers and few pairs."""
 
 
 class ContrastiveTraining(ImageTraining):
