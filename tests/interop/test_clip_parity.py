@@ -353,3 +353,9 @@ def test_finetuning_from_a_folder(theirs, files, tmp_path):
     np.testing.assert_allclose(run._image_vectors(files), before._image_vectors(files), atol=1e-5)
     proof = convert(run.folder, tmp_path / "hf", verify=True, device="cpu")
     assert proof.passed, proof
+    del recipe["train"]["init_from"]
+    for name, value in (("embedding_norm", True), ("segments", 2)):
+        recipe["model"]["text"] = {**text, name: value}
+        other = train(recipe, tmp_path / name, device="cpu")
+        with pytest.raises(UserError, match=rf"model.text.{name} = {value} has no counterpart in the closest, clip"):
+            convert(other.folder, tmp_path / "no", device="cpu")

@@ -161,14 +161,11 @@ class Training(Settings):
     def write_sources(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Write one source as a section, as recipes do, and no source as None."""
         found: dict[str, Any] = write(self)
-        sources = found.get("init_from", [])
-        if len(sources) == 1:
-            found["init_from"] = sources[0]
-        elif not sources and info.exclude_none:
-            del found["init_from"]
-        elif not sources:
+        if found.get("init_from") == []:
             found["init_from"] = None
-        return found
+        elif len(found.get("init_from", [])) == 1:
+            found["init_from"] = found["init_from"][0]
+        return {name: value for name, value in found.items() if value is not None or not info.exclude_none}
 
     @model_validator(mode="after")
     def check_lora(self) -> Self:

@@ -108,6 +108,8 @@ CLIP = ModelFamily(
         "image.patch_bias": False,
         "image.stem": "patches",
         "text.causal": True,
+        "text.segments": 0,
+        "text.embedding_norm": False,
         "text.pool": "end",
         "text.positions.random_offset": 0,
     },
