@@ -330,7 +330,7 @@ def _resolve_folder(path: Path, overrides: Sequence[str]) -> tuple[str, Recipe, 
     recipe = pretrained_recipe(source, find_task(source.task, source.settings["kind"]))
     size = len(source.labels) if source.tokenizer is None else source.tokenizer.size
     what = f"{size:,} labels" if source.tokenizer is None else f"vocabulary {size:,}"
-    notes = [f"{what}, as in the folder", f"{recipe.train.steps:,} steps of {recipe.train.tokens_per_batch:,} tokens, by default"]
+    notes = [f"{what}, as in the folder", f"{recipe.train.steps:,} steps of {recipe.train.describe_batch()}, by default"]
     return str(path), recipe, (size, size), notes
 
 

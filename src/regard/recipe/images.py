@@ -119,3 +119,6 @@ class ImageTraining(Training):
 
     def budget(self, positions: int) -> int:
         return self.images_per_batch * positions
+
+    def describe_batch(self) -> str:
+        return f"{self.images_per_batch:,} images"

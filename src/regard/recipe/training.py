@@ -177,6 +177,10 @@ class Training(Settings):
         """Return the positions of one batch, if an example has this many."""
         raise NotImplementedError
 
+    def describe_batch(self) -> str:
+        """Return the size of a batch in words."""
+        raise NotImplementedError
+
 
 class TextTraining(Training):
     """The training loop."""
@@ -186,6 +190,9 @@ class TextTraining(Training):
 
     def budget(self, positions: int) -> int:
         return self.tokens_per_batch
+
+    def describe_batch(self) -> str:
+        return f"{self.tokens_per_batch:,} tokens"
 
 
 class DecodeSettings(Settings):

@@ -17,6 +17,7 @@ from regard.hardware import choose_device
 from regard.interop.convert import COPIED_FILES, HuggingFaceFolder, is_huggingface_folder, open_huggingface_folder
 from regard.recipe import Answering, PairTokenSettings, Recipe
 from regard.recipe.images import height_and_width
+from regard.recipe.training import Training
 from regard.tasks import find_task, load_run_folder
 from regard.tasks.base import Run
 from regard.tasks.task import ModelSettings, Task
@@ -92,6 +93,7 @@ def find_folder(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
 class PretrainedRecipe(Recipe):
     """The settings that a run reads from its recipe, for a model that came without one."""
 
+    train: Training  # type: ignore[assignment]
     tokens: PairTokenSettings = PairTokenSettings()
     answering: Answering = Answering()
 
@@ -128,7 +130,8 @@ def pretrained_recipe(source: HuggingFaceFolder, task: Task) -> PretrainedRecipe
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise UserError(f"{source.config.path}: {problem}") from None
-    return PretrainedRecipe(task=source.task, model=model, data=data_type.model_construct(**source.data))
+    train = (task.recipe or Recipe).model_fields["train"].get_default()
+    return PretrainedRecipe(task=source.task, model=model, data=data_type.model_construct(**source.data), train=train)
 
 
 def tensor_shapes(source: HuggingFaceFolder, task: Task, settings: ModelSettings) -> dict[str, torch.Size]:
