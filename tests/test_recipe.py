@@ -115,3 +115,17 @@ def test_missing_recipe_and_folder_are_refused(tmp_path):
 
 def test_recipe_to_toml_is_valid_toml():
     assert tomllib.loads(parse_recipe(WORLD).to_toml())["data"]["world"]["level"] == 1
+
+
+def test_initial_weights_come_from_one_model_or_several_and_are_written_as_they_were_given():
+    none, one = parse_recipe("[data.world]"), parse_recipe('[data.world]\n[train]\ninit_from = "a"')
+    several = parse_recipe('[data.world]\n[[train.init_from]]\nrun = "a"\n[[train.init_from]]\nrun = "b"\ntokenizer = false')
+    assert [[source.run for source in recipe.train.init_from] for recipe in (none, one, several)] == [[], ["a"], ["a", "b"]]
+    assert "init_from" not in none.to_toml() and "[train.init_from]" in one.to_toml()
+    for recipe in (none, one, several):
+        again = parse_recipe(recipe.to_toml())
+        assert again == recipe and again.digest() == recipe.digest()
+    with pytest.raises(UserError, match=r"no setting 'intoo' in train.init_from; did you mean 'into'\?"):
+        parse_recipe('[data.world]\n[[train.init_from]]\nrun = "a"\n[[train.init_from]]\nrun = "b"\nintoo = "c"')
+    with pytest.raises(UserError, match=r"train.lora adapts the weights of another model"):
+        parse_recipe(several.to_toml(), ["train.lora.rank=4"])
