@@ -33,7 +33,7 @@ def served(runs, listening):
 def read_all(connection):
     """Return everything that the server sends until it closes the connection."""
     received = b""
-    connection.settimeout(5)
+    connection.settimeout(30)
     try:
         while data := connection.recv(65536):
             received += data
@@ -48,7 +48,7 @@ def test_connection_with_a_late_head_is_closed(served):
         with served.connect() as connection:
             connection.sendall(data)
             assert read_all(connection).count(b"HTTP/1.1 200") == data.count(b"\r\n\r\n")
-        assert 0.4 < time.monotonic() - start < 3
+        assert 0.4 < time.monotonic() - start < 15, "within the time limit, on a busy machine too"
 
 
 def test_late_body_is_answered_with_408(served):

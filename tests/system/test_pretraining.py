@@ -27,7 +27,7 @@ def recipe(task, model, steps=500, tokens=2048, data=None, **more):
 
 def test_bert_learns_masked_words_and_next_sentences(tmp_path):
     model = {**STACK, "kind": "transformer", "preset": "bert-tiny"}
-    settings = recipe("masked", model, tokens=4096, data={"language": "both"}, masking={"next_sentence": True})
+    settings = recipe("masked", model, steps=400, tokens=4096, data={"language": "both"}, masking={"next_sentence": True})
     run = train(settings, tmp_path / "run", device="cpu")
     (result,) = evaluate(run)
     print(result.scores, result.notes)

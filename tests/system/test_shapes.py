@@ -111,7 +111,7 @@ def test_generated_images_match_their_captions(tmp_path):
                 "feed_forward": 192,
                 "text_length": 16,
             },
-            "train": training(700),
+            "train": training(600),
         },
         tmp_path / "draw",
     )

@@ -117,7 +117,9 @@ def test_every_page_opens_from_a_file_without_errors_or_outside_requests(site, w
 def test_search_works_from_a_file(site, window):
     with window(1300, 900) as (page, errors, urls):
         page.goto((site / "index.html").as_uri())
-        page.locator("input.md-search__input").press_sequentially("checkpoint")  # the search reads its field when a key is released
+        page.locator("input.md-search__input").press_sequentially(
+            "checkpoint"
+        )  # the search reads its field when a key is released
         page.locator(".md-search-result__item").first.wait_for()
         assert page.locator(".md-search-result__item", has_text="Durability").count() and not errors
     assert all(url.startswith((site.as_uri(), "data:", "about:")) for url in urls)
