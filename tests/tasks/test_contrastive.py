@@ -20,7 +20,7 @@ from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
 from regard.run.train import train
 from regard.tasks import build_recipe, parse_recipe
-from regard.tasks.contrastive import NEGATIVES_EPOCHS, sample_hard_negatives
+from regard.tasks.contrastive import NEGATIVES_EPOCHS, ContrastiveRun, sample_hard_negatives
 from regard.training.checkpoint import read_weights, write_weights
 
 COLOURS = {
@@ -31,6 +31,7 @@ COLOURS = {
     "white": (250,) * 3,
     "black": (5, 5, 5),
 }
+RAN_ONCE = "the frozen parts of the model ran over the data once"
 BLOCK = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64}
 SETTINGS = {
     "task": "contrastive",
@@ -99,6 +100,50 @@ def image_files(image_folder):
 
 def run_cli(*words, stdin=None):
     return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
+
+
+def test_validation_loss_of_given_vectors_does_not_depend_on_the_precision_of_training(run, monkeypatch):
+    examples = read_dataset(run.recipe.data).valid
+    rows = run._evaluation_rows(examples)
+    (batch,) = run._batches(rows)
+    features = run.model(**batch.inputs)
+    monkeypatch.setattr(run.model, "forward", lambda **inputs: features)
+    expected = run._validate(examples, rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert run._validate(examples, rows) == pytest.approx(expected, rel=1e-6)
+
+
+def train_projections(image_folder, folder, **changes):
+    """Train on frozen towers; return the losses of all steps, the validation losses and the projections."""
+    quick = {"steps": 12, "log_every": 1, "evaluate_every": 6, "save_every": 12, "freeze": ["image.", "text."], "augment": {}}
+    trained = train(settings(image_folder, train={**SETTINGS["train"], **quick, **changes}), folder, device="cpu")
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    losses = [line[name] for line in lines for name in ("loss", "valid_loss") if name in line]
+    return torch.tensor(losses), trained.model.image_projection.weight, trained.model.text_projection.weight
+
+
+def test_frozen_towers_that_run_once_train_the_same_projections(image_folder, tmp_path, monkeypatch, capsys):
+    noise = {"regularize": {"projection_dropout": 0.3}}
+    once = train_projections(image_folder, tmp_path / "once", **noise)
+    assert RAN_ONCE in capsys.readouterr().err and len(once[0]) == 14
+    monkeypatch.setattr(ContrastiveRun, "_run_frozen", lambda run, rows: rows)
+    every_step = train_projections(image_folder, tmp_path / "every step", **noise)
+    assert RAN_ONCE not in capsys.readouterr().err
+    torch.testing.assert_close(once, every_step)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"freeze": ["image."]},
+        {"augment": {"flip": True}},
+        {"regularize": {"dropout": 0.1}},
+        {"regularize": {"drop_path": 0.1}},
+    ],
+)
+def test_towers_run_in_every_step_where_their_outputs_change(image_folder, tmp_path, changes, capsys):
+    train_projections(image_folder, tmp_path / "run", **changes)
+    assert RAN_ONCE not in capsys.readouterr().err
 
 
 def test_contrastive_training_raises_retrieval_recall(run):

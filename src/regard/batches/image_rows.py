@@ -182,6 +182,25 @@ class ImageTextRows(Rows):
         return with_pixels(batch, self.pixels, rows, self.augment, seed, epoch)
 
 
+@dataclass
+class ImageTextVectorRows(Rows):
+    """The same pairs as the vectors that frozen towers give for them."""
+
+    pairs: ImageTextRows
+    images: Tensor  # (N, D)
+    texts: Tensor  # (M, D)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
+        return self.pairs.lengths(seed, epoch)
+
+    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
+        texts = self.texts[self.pairs.chosen_captions(rows, seed, epoch)]
+        return Batch({"image_vectors": self.images[rows], "text_vectors": texts}, torch.arange(len(rows)), rows)
+
+
 def take_turns(offsets: np.ndarray, rows: np.ndarray, seed: int, epoch: int, number: int = 1) -> np.ndarray:
     """Return the next `number` of each row's own texts, offsets[row] … offsets[row + 1], in turn from epoch to epoch:
     (B · number,)."""

@@ -69,19 +69,41 @@ class Clip(nn.Module):
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
 
-    def forward(self, pixels: Tensor, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the features of images and of texts (B, E) each, and the scale of their products."""
-        return self.image_features(pixels), self.text_features(source, lengths), self.scale()
+    def forward(
+        self,
+        pixels: Tensor | None = None,
+        source: Tensor | None = None,
+        lengths: Tensor | None = None,
+        image_vectors: Tensor | None = None,
+        text_vectors: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features of images and of texts (B, E) each, and the scale of their products.
+
+        `image_vectors` and `text_vectors` (B, D) replace the inputs of frozen towers by their outputs.
+        """
+        if image_vectors is None or text_vectors is None:
+            assert pixels is not None and source is not None and lengths is not None
+            image_vectors, text_vectors = self.encode_images(pixels), self.text(source, lengths)
+        return self.project_images(image_vectors), self.project_texts(text_vectors), self.scale()
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Return a unit vector of each image: (B, E)."""
-        x = self.image(pixels)  # (B, N, D)
-        x = x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
-        return unit_features(self.image_projection(self.dropout(x)))
+        return self.project_images(self.encode_images(pixels))
 
     def text_features(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return a unit vector of each text: (B, E)."""
-        return unit_features(self.text_projection(self.dropout(self.text(source, lengths))))
+        return self.project_texts(self.text(source, lengths))
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        """Return the image tower's vector of each image: (B, D)."""
+        x = self.image(pixels)  # (B, N, D)
+        return x[:, 0] if self.settings.image.pool == "class" else x.mean(1)
+
+    def project_images(self, x: Tensor) -> Tensor:
+        return unit_features(self.image_projection(self.dropout(x)))
+
+    def project_texts(self, x: Tensor) -> Tensor:
+        return unit_features(self.text_projection(self.dropout(x)))
 
     def resize(self, size: Size) -> None:
         if not isinstance(self.image, VitEncoder):

@@ -56,6 +56,12 @@ class Regularization(Settings):
     bpe_dropout: Fraction = 0.0
     """Probability of skipping a merge in training (Provilkov et al. 2020)."""
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether encoders compute with noise while training."""
+        rates = self.dropout, self.attention_dropout, self.embedding_dropout, self.switchout, self.activation_dropout
+        return any((*rates, self.drop_path))
+
 
 class InitFrom(Settings):
     """Initial weights, architecture and tokenizer from another run or a Hugging Face folder; its path alone is enough."""

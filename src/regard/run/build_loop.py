@@ -66,9 +66,13 @@ def build_loop(
     with log.timed("tokens"), distributed.local_first():
         rows, num_too_long = run._training_rows(data.train)
         valid, *_ = [run._evaluation_rows(examples, refuse=True) for examples in (data.valid, *data.tests.values())]
+    initialize(run, log)
+    with log.timed("frozen"):
+        every_step, rows, valid = rows, run._run_frozen(rows), run._run_frozen(valid)
+    if rows is not every_step:
+        log.note("the frozen parts of the model ran over the data once, and not in every step")
     with log.timed("batches"):
         batches, speedups = choose_batches(run, rows)
-    initialize(run, log)
     with log.timed("optimizer"):
         loop = TrainingLoop(
             run.model,

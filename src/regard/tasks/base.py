@@ -275,6 +275,10 @@ class Run:
             too_long="truncate" if too_long == "error" and not refuse else too_long,
         )
 
+    def _run_frozen(self, rows: Rows) -> Rows:
+        """Return rows in which the outputs of frozen parts of the model replace their inputs, where these are always the same."""
+        return rows
+
     def _batches(self, rows: Rows, budget: int = EVALUATE_TOKENS, *, shard: bool = True) -> Iterator[Batch]:
         """Yield rows in batches on the run's device, of at most `budget` positions; with `shard`, those of this rank."""
         batches = sequential_batches(rows, budget)

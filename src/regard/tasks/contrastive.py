@@ -1,6 +1,6 @@
 """Contrastive image-text models (CLIP, Radford et al. 2021): which image and which text belong together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +12,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from regard import distributed
-from regard.batches.image_rows import ImageTextRows
+from regard.batches.image_rows import ImageClassificationRows, ImageTextRows, ImageTextVectorRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
 from regard.corpus.examples import ImageExamples
@@ -43,6 +43,8 @@ NEAR_MISS_FRACTION = {f"true_of_{CHOICES}": 0.0, f"true_of_{CHOICES}_near": 0.5}
 NEGATIVES_EPOCHS = 5
 """Epochs after which the hard negatives of an image repeat, as its captions do."""
 DEFAULT_TEMPLATES = ("{}",)
+MAX_VECTOR_BYTES = 2**32
+"""Largest memory for the vectors of frozen towers; beyond it, the towers run in every step."""
 
 
 class ContrastiveRecipe(Recipe):
@@ -163,27 +165,58 @@ class ContrastiveRun(Run):
 
     # vectors
 
-    @torch.no_grad()
     def _image_vectors(self, images: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
         """Return a unit vector of each image (N, E); a dataset is decoded once and cached."""
-        found = np.zeros((len(images), self.recipe.model.projection_width), np.float32)
-        for batch in self._batches(self._images.rows(images)):
-            found[batch.rows] = self.model.image_features(**batch.inputs).cpu().numpy()
-        return distributed.all_reduce_sum(found)
+        width = self.recipe.model.projection_width
+        return self._encode_images(self._images.rows(images), self.model.image_features, width)
 
-    @torch.no_grad()
     def _text_vectors(self, texts: Sequence[str]) -> np.ndarray:
         """Return a unit vector of each text (N, E); equal texts are read once."""
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        ids = self._ids(list(number))
-        found = np.zeros((len(number), self.recipe.model.projection_width), np.float32)
-        for rows in distributed.shard(
-            batches_by_length([len(row) + self._special_tokens.num_added for row in ids], EMBED_TOKENS)
+        ids = Ragged.from_rows(self._ids(list(number)))
+        vectors = self._encode_texts(ids, self.model.text_features, self.recipe.model.projection_width)
+        return vectors[[number[text] for text in texts]]
+
+    @torch.no_grad()
+    def _encode_images(self, rows: Rows, encode: Callable[..., Tensor], width: int) -> np.ndarray:
+        """Return what `encode` gives for the images of rows: (N, width)."""
+        found = np.zeros((len(rows), width), np.float32)
+        for batch in self._batches(rows):
+            found[batch.rows] = encode(batch.inputs["pixels"]).float().cpu().numpy()
+        return distributed.all_reduce_sum(found)
+
+    @torch.no_grad()
+    def _encode_texts(self, ids: Ragged, encode: Callable[..., Tensor], width: int) -> np.ndarray:
+        """Return what `encode` gives for texts: (N, width)."""
+        found = np.zeros((len(ids), width), np.float32)
+        lengths = (ids.lengths + self._special_tokens.num_added).tolist()
+        for rows in distributed.shard(batches_by_length(lengths, EMBED_TOKENS)):
+            inputs = encoder_inputs(ids.take(np.array(rows)), self._special_tokens)
+            found[rows] = encode(**{name: part.to(self.device) for name, part in inputs.items()}).float().cpu().numpy()
+        return distributed.all_reduce_sum(found)
+
+    def _run_frozen(self, rows: Rows) -> Rows:
+        """Encode every image and text once, where both towers are frozen and training adds no noise before their outputs."""
+        regularize, towers, model = self.recipe.train.regularize, (self.model.image, self.model.text), self.recipe.model
+        if (
+            not isinstance(rows, ImageTextRows)
+            or rows.augment is not None
+            or regularize.has_noise
+            or regularize.bpe_dropout
+            or any(p.requires_grad for tower in towers for p in tower.parameters())
+            or 4 * (len(rows) * model.image.width + len(rows.captions.ids) * model.text.width) > MAX_VECTOR_BYTES
         ):
-            inputs = encoder_inputs(Ragged.from_rows([ids[i] for i in rows]), self._special_tokens)
-            inputs = {name: part.to(self.device) for name, part in inputs.items()}
-            found[rows] = self.model.text_features(**inputs).cpu().numpy()
-        return distributed.all_reduce_sum(found)[[number[text] for text in texts]]
+            return rows
+        images = ImageClassificationRows(rows.pixels, np.zeros(len(rows), np.int64), self._max_positions)
+        texts = rows.captions.take(np.arange(len(rows.captions.ids)), 0, 0)
+        training = self.model.training
+        self.model.eval()
+        vectors = (
+            self._encode_images(images, self.model.encode_images, model.image.width),
+            self._encode_texts(texts, self.model.text, model.text.width),
+        )
+        self.model.train(training)
+        return ImageTextVectorRows(rows, *map(torch.from_numpy, vectors))
 
     def _label_vectors(self, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> np.ndarray:
         """Return a unit vector for each label (C, E), the mean over templates."""
@@ -249,12 +282,14 @@ class ContrastiveRun(Run):
             image, text, _ = self.model(**batch.inputs)
             images[batch.rows], texts[batch.rows] = image.cpu(), text.cpu()
         images, texts = distributed.all_reduce_sum(images), distributed.all_reduce_sum(texts)
-        logits, loss = float(self.model.scale()) * images @ texts.T, torch.zeros(())
-        for start in range(0, number, size):
-            part = logits[start : start + size, start : start + size]
-            loss -= (part.log_softmax(0) + part.log_softmax(1)).diagonal().sum() / 2
+        loss = 0.0
+        with torch.autocast("cpu", enabled=False):  # as in the loss of training
+            logits = float(self.model.scale()) * images @ texts.T
+            for start in range(0, number, size):
+                part = logits[start : start + size, start : start + size]
+                loss -= float((part.log_softmax(0) + part.log_softmax(1)).diagonal().sum()) / 2
         ranks = retrieval_ranks(images.numpy(), texts.numpy(), range(number))
-        return {"valid_loss": float(loss) / number, "valid_recall": 50 * sum(float((rank == 0).mean()) for rank in ranks)}
+        return {"valid_loss": loss / number, "valid_recall": 50 * sum(float((rank == 0).mean()) for rank in ranks)}
 
     def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
         """Return recall@1, 5 and 10 of both directions; on the world of shapes, also of the true caption among false ones.
