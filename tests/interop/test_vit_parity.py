@@ -209,6 +209,8 @@ def test_exported_run_equals_transformers(tmp_path, files, model, data, family):
     "model, data, message",
     [
         ({"pool": "mean"}, {}, "model.pool = 'mean' has no counterpart in the closest, vit"),
+        ({"stem": "convolutions"}, {}, "model.stem = 'convolutions' has no counterpart in the closest, vit"),
+        ({"stem": "residual"}, {}, "model.stem = 'residual' has no counterpart in the closest, vit"),
         ({"layer_scale": 0.1}, {}, "model.layer_scale = 0.1"),
         ({"positions": {"kind": "sinusoidal"}}, {}, "model.positions.kind = 'sinusoidal'"),
         ({"norm_first": False}, {}, "model.norm_first = False"),

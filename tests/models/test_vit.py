@@ -1,9 +1,12 @@
 """Laws of the Vision Transformer, stochastic depth and layer scale."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from regard.attention.positions import sinusoids
 from regard.attention.watch import watch
@@ -128,9 +131,68 @@ def test_a_convolutional_stem_has_as_many_tokens_as_patches(patch, size):
     assert changed[0, 0] and not changed[2:].any() and not changed[:, 2:].any()
 
 
-def test_a_convolutional_stem_halves_the_map():
-    with pytest.raises(ValueError, match=r"model.patch_size = 6 should be 2, 4, 8, 16 or 32"):
-        VitModel(kind="vit", patch_size=6, stem="convolutions")
+@pytest.mark.parametrize("stem", ["convolutions", "residual"])
+@pytest.mark.parametrize("patch", [6, 64, (4, 4)])
+def test_a_convolutional_stem_halves_the_map(stem, patch):
+    problem = f"model.stem = '{stem}' halves the map again and again: model.patch_size = {patch} should be 2, 4, 8, 16 or 32"
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        VitModel(kind="vit", patch_size=patch, stem=stem)
+
+
+def residual_model(patch, size, **settings):
+    """A model with a residual stem in double precision; the statistics of its batch norms are those of random images."""
+    torch.manual_seed(0)
+    settings = VitModel(kind="vit", width=8, heads=2, layers=1, feed_forward=16, patch_size=patch, stem="residual", **settings)
+    model = VitClassifier(settings, size, C).double()
+    for _ in range(3):
+        model(random_images(size, 8))
+    return model.eval()
+
+
+@pytest.mark.parametrize(("patch", "size"), [(2, (4, 6)), (4, (8, 16)), (16, (32, 16))])
+def test_a_residual_stem_has_as_many_tokens_as_patches(patch, size):
+    model, grids = residual_model(patch, size), {}
+    stem, rows_and_columns = model.encoder.patches, model.settings.grid(size)
+    convolutions = [module for module in stem.modules() if isinstance(module, nn.Conv2d)]
+    for module in convolutions:
+        module.register_forward_hook(lambda module, _, output: grids.update({module: tuple(output.shape[2:])}))
+    assert stem(torch.randn(2, 3, *size).double()).shape == (2, rows_and_columns[0] * rows_and_columns[1], 8)
+    assert grids == {module: module.grid for module in convolutions}  # what `regard plan` counts with
+    assert stem.first.grid == size and stem.output.grid == stem.grid == rows_and_columns
+    widths = {2: [64, 128], 4: [64, 128, 256], 16: [64, 128, 256, 256, 256]}[patch]
+    assert [block.second.out_channels for block in stem.stages[::2]] == widths and len(stem.stages) == 2 * len(widths)
+
+
+def test_tokens_of_a_residual_stem_are_the_cells_row_by_row():
+    """A change of one pixel reaches the token of its cell, and none beyond the 26 pixels that the convolutions see."""
+    model = residual_model(4, (64, 128))
+    pixels = torch.randn(1, 3, 64, 128, dtype=torch.float64)
+    before, pixels[0, :, 50, 20] = model.encoder.patches(pixels), 3.0
+    changed = (model.encoder.patches(pixels) - before).abs().amax(-1).reshape(16, 32) > 1e-9
+    assert changed[50 // 4, 20 // 4] and not changed[: (50 - 26) // 4 - 1].any() and not changed[:, (20 + 26) // 4 + 1 :].any()
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_batched_equals_one_by_one_with_a_residual_stem(pool):
+    model, x = enlarge_weights(residual_model(4, (8, 12), pool=pool)), random_images((8, 12))
+    together = model(x)
+    assert together.std() > 1e-3
+    for one, alone in zip(together, x):
+        close(one, model(alone[None])[0], atol=1e-8)
+
+
+def test_gradients_reach_all_weights_of_a_residual_stem():
+    model = residual_model(4, (16, 16)).train()
+    model(random_images((16, 16))).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.encoder.patches.parameters())
+
+
+def test_a_residual_stem_is_resized_to_multiples_of_the_patch():
+    model = residual_model(4, (8, 8))
+    model.resize((16, 12))
+    assert model.encoder.patches.grid == (4, 3) and model(random_images((16, 12))).shape == (4, C)
+    with pytest.raises(UserError, match=r"of 18 × 12 pixels: model.stem = 'residual' needs multiples of model.patch_size = 4"):
+        model.resize((18, 12))
 
 
 def test_uint8_pixels_are_normalized_and_float_pixels_are_not():

@@ -80,7 +80,10 @@ VIT = {"kind": "vit", "layers": 2, "width": 16, "heads": 2, "feed_forward": 32, 
 IMAGES = {"train": ["train"], "valid": ["valid"], "size": [8, 12]}
 
 
-@pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}], ids=str)
+STEMS = [{"stem": "convolutions", "patch_size": 2}, {"stem": "residual", "patch_size": 4}]
+
+
+@pytest.mark.parametrize("model", [{}, {"pool": "mean"}, {"distilled": "head"}, {"layer_scale": 0.1}, *STEMS], ids=str)
 def test_macs_of_vit_equal_torch_flop_counter(model):
     recipe = build_recipe({"task": "classify", "data": IMAGES, "model": {**VIT, **model}})
     found = planning.plan(recipe)
@@ -93,6 +96,22 @@ def test_macs_of_vit_equal_torch_flop_counter(model):
     assert found.tokens_per_step == 256 * found.lengths[0]
     page = planning.render_text(found, by_layer=True)
     assert "images of 8 × 12 pixels" in page and "1,000 labels assumed" in page and "patches" in page
+
+
+def test_memory_of_a_residual_stem():
+    """Its activations are what autograd saves, and Muon has one moment for its convolutions but the first."""
+    model = {**VIT, "stem": "residual", "patch_size": 4}
+    recipe = {"task": "classify", "data": IMAGES, "model": model}
+    adam, muon = (planning.plan(build_recipe({**recipe, "train": {"optimizer": {"kind": kind}}})) for kind in ("adamw", "muon"))
+    model, saved = VitClassifier(adam.recipe.model, (8, 12), 1000), {}
+    hidden = [p for p in model.encoder.stack.blocks.parameters() if p.dim() == 2]
+    hidden += [module.weight for module in model.encoder.patches.stages.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert adam.memory["fp32"]["optimiser"] - muon.memory["fp32"]["optimiser"] == 4 * sum(p.numel() for p in hidden)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.setdefault(t.untyped_storage().data_ptr(), t), lambda t: t):
+        model.encoder(torch.zeros(8, 3, 8, 12))
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    bytes_saved = sum(t.untyped_storage().nbytes() for at, t in saved.items() if at not in weights)
+    assert activation_bytes(model.encoder, 6, 6, False) == pytest.approx(bytes_saved / 8, rel=0.1)
 
 
 SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}

@@ -11,8 +11,10 @@ from torch import nn
 
 from regard.batches.batch import IGNORE_INDEX, Batch, MixedLabels
 from regard.errors import UserError
+from regard.models.captioner import LstmCaptioner
+from regard.models.vit import VitClassifier
+from regard.recipe import CaptionModel, Regularization, ScheduleSettings, VitModel
 from regard.recipe import OptimizerSettings as OptimizerSettings
-from regard.recipe import Regularization, ScheduleSettings
 from regard.training.average import MovingAverage, average_weights
 from regard.training.losses import CrossEntropy, SpanLoss, nll, sequence_log_probs, symmetric_kl
 from regard.training.optimizer import CombinedOptimizer, Muon, layer_depths, learning_rate_factor
@@ -334,3 +336,38 @@ def test_muon_equals_torch_optim_muon():
     for p, q in zip(ours, theirs):
         torch.testing.assert_close(p, q, atol=2e-3, rtol=0)
     torch.testing.assert_close(mine.state[ours[2]]["momentum_buffer"], library.state[theirs[2]]["momentum_buffer"])
+
+
+def test_muon_updates_a_convolution_as_the_matrix_of_its_filters():
+    """Also one in channels-last layout, with fewer columns than rows (a 1 × 1 convolution), and over several steps."""
+    torch.manual_seed(0)
+    shapes = [(6, 4, 3, 3), (6, 4, 3, 3), (8, 4, 1, 1)]
+    convolutions = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    convolutions[1].data = convolutions[1].data.contiguous(memory_format=torch.channels_last)
+    matrices = [nn.Parameter(p.detach().flatten(1).clone()) for p in convolutions]
+    one, other = (Muon(weights, lr=0.02, weight_decay=0.1) for weights in (convolutions, matrices))
+    one.found_inf = other.found_inf = torch.zeros(())
+    for _ in range(3):
+        for p, q in zip(convolutions, matrices):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.flatten(1)
+        one.step()
+        other.step()
+    for p, q in zip(convolutions, matrices):
+        assert torch.equal(p.flatten(1), q)
+        assert torch.equal(one.state[p]["momentum_buffer"].flatten(1), other.state[q]["momentum_buffer"])
+
+
+def test_muon_takes_the_convolutions_of_a_residual_stem_after_the_first_and_no_others():
+    vit = VitModel(kind="vit", width=8, heads=2, layers=1, feed_forward=16, patch_size=2, stem="residual")
+    caption = CaptionModel(encoder={"kind": "cnn", "widths": [8, 8], "strides": [2, 1]}, decoder={"width": 8})
+    for model, expected in (
+        (VitClassifier(vit, (4, 4), 3), 2 * 2 * 2 + 1),  # two in each of two blocks at two resolutions, and a projection
+        (VitClassifier(vit.model_copy(update={"stem": "patches"}), (4, 4), 3), 0),
+        (VitClassifier(vit.model_copy(update={"stem": "convolutions"}), (4, 4), 3), 0),
+        (LstmCaptioner(caption, (4, 4), 10), 0),
+    ):
+        optimizer = CombinedOptimizer(model, OptimizerSettings(kind="muon"))
+        taken = [optimizer.names[p] for one in optimizer.optimizers[1:] for group in one.param_groups for p in group["params"]]
+        convolutions = [name for name in taken if dict(model.named_parameters())[name].dim() == 4]
+        assert len(convolutions) == expected and all(".patches.stages." in name for name in convolutions)

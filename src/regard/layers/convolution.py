@@ -48,6 +48,34 @@ class GridConv2d(nn.Conv2d):
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
+class BatchNormConv2d(nn.Conv2d):
+    """A convolution without bias and a batch norm of its output (Ioffe & Szegedy 2015), which has the size `grid`."""
+
+    def __init__(self, width: int, out: int, kernel: int, grid: tuple[int, int], *, stride: int = 1):
+        super().__init__(width, out, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
+        self.grid = grid
+        self.norm = nn.BatchNorm2d(out)
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(super().forward(x))
+
+
+class BasicBlock(nn.Module):
+    """relu(Wx + f(x)), f = convolution, norm, ReLU, convolution, norm; W is the identity where the shape stays (He et al. 2016,
+    fig. 5, left, and option B)."""
+
+    def __init__(self, width: int, out: int, grid: tuple[int, int], *, stride: int = 1):
+        super().__init__()
+        self.first = BatchNormConv2d(width, out, 3, grid, stride=stride)
+        self.second = BatchNormConv2d(out, out, 3, grid)
+        same = width == out and stride == 1
+        self.shortcut = nn.Identity() if same else BatchNormConv2d(width, out, 1, grid, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.shortcut(x) + self.second(F.relu(self.first(x))))
+
+
 class ResidualConv2d(nn.Module):
     """x + W₁ relu(W₃ relu(x)): (B, D, h, w) -> (B, D, h, w) (van den Oord et al. 2017, sec. 4.1)."""
 

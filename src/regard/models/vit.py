@@ -3,7 +3,7 @@ DeiT (Touvron et al. 2021).
 
 Deviations: the head is one linear layer also in pretraining (sec. 3.1 has a hidden layer there); mean pooling instead of a class
 token is a setting (app. D.3), and so are two-dimensional sinusoidal positions (Beyer et al. 2022), and convolutions in place of
-the patch embedding (Hassani et al. 2021).
+the patch embedding (Hassani et al. 2021). The residual network of the hybrid (sec. 3.1) is a smaller one, trained with the rest.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention.positions import LearnedPositions, build_grid_positions
 from regard.errors import UserError
 from regard.layers.block import block_config, embedding_dropout
-from regard.layers.convolution import GridConv2d, NormalizePixels
+from regard.layers.convolution import BasicBlock, BatchNormConv2d, GridConv2d, NormalizePixels
 from regard.layers.stack import Stack
 from regard.models.gpt import init_normal
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 STEM_CHANNELS = 64
-"""Channels between the convolutions of a stem, as published."""
+"""Channels between the convolutions of a stem, as published; of a residual stem, at full resolution."""
+MAX_STEM_CHANNELS = 256
+BLOCKS_PER_RESOLUTION = 2
 POSITION_TABLE = "encoder.stack.positions.table.weight"
 
 
@@ -64,6 +66,32 @@ class ConvolutionalStem(nn.Module):
         return x.flatten(2).transpose(1, 2).to(next(self.parameters()).dtype)
 
 
+class ResidualStem(nn.Module):
+    """Pixels (B, 3, H, W) -> a vector for each cell (B, N, D), row by row, from a residual network: the hybrid of sec. 3.1.
+
+    The network is ResNet-18 (He et al. 2016, table 1) up to the resolution of the tokens: two blocks of 64 channels at full
+    resolution, then two of twice as many channels, at most 256, for every halving. As for CIFAR-10 (sec. 4.2), its first layer is
+    a 3 × 3 convolution without a max pool. A linear map of each cell to the width of the Transformer follows.
+    """
+
+    def __init__(self, width: int, patch: int, grid: Size):
+        super().__init__()
+        self.grid, halvings = grid, patch.bit_length() - 1
+        grids = [(grid[0] * 2**i, grid[1] * 2**i) for i in range(halvings, -1, -1)]
+        channels = [min(STEM_CHANNELS * 2**i, MAX_STEM_CHANNELS) for i in range(halvings + 1)]
+        self.first = BatchNormConv2d(3, STEM_CHANNELS, 3, grids[0])
+        self.stages = nn.Sequential()
+        for number, (before, out, size) in enumerate(zip([STEM_CHANNELS, *channels], channels, grids)):
+            self.stages.append(BasicBlock(before, out, size, stride=2 if number else 1))
+            self.stages.extend(BasicBlock(out, out, size) for _ in range(BLOCKS_PER_RESOLUTION - 1))
+        self.output = GridConv2d(channels[-1], width, 1, grid)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = pixels.contiguous(memory_format=torch.channels_last)  # the faster layout for convolutions
+        x = self.output(self.stages(F.relu(self.first(x))))  # (B, D, rows, columns)
+        return x.flatten(2).transpose(1, 2).to(self.output.weight.dtype)
+
+
 class VitEncoder(nn.Module):
     """Pixels (B, 3, H, W), uint8 or already normalised -> vectors of the prefix tokens and the patches (B, S, D)."""
 
@@ -71,12 +99,7 @@ class VitEncoder(nn.Module):
         super().__init__()
         self.settings, self.size = settings, size
         width, grid = settings.width, settings.grid(size)
-        patch = (settings.patch_size, settings.patch_size) if isinstance(settings.patch_size, int) else settings.patch_size
-        self.patches = (
-            PatchEmbedding(width, patch, grid, settings.patch_bias)
-            if settings.stem == "patches"
-            else ConvolutionalStem(width, patch[0], grid)
-        )
+        self.patches = build_stem(settings, grid)
         self.class_token = nn.Parameter(torch.zeros(width)) if settings.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.zeros(width)) if settings.distilled != "none" else None
         self.stack = Stack(
@@ -104,6 +127,11 @@ class VitEncoder(nn.Module):
         grid = settings.grid(size)
         if min(grid) < 1:
             raise UserError(f"images of {format_size(size)} pixels are smaller than a patch, {settings.patch_size} pixels")
+        if settings.stem != "patches" and any(side % settings.patch_size for side in size):  # type: ignore[operator]
+            raise UserError(
+                f"images of {format_size(size)} pixels: model.stem = '{settings.stem}' needs multiples of "
+                f"model.patch_size = {settings.patch_size}"
+            )
         positions = build_grid_positions(
             settings.positions, width=settings.width, grid=grid, prefix_tokens=settings.prefix_tokens
         )
@@ -113,6 +141,19 @@ class VitEncoder(nn.Module):
         self.stack.positions = positions.to(next(self.patches.parameters()).device)
         self.size = size
         self.patches.grid = grid
+
+
+def build_stem(settings: "VitModel", grid: Size) -> PatchEmbedding | ConvolutionalStem | ResidualStem:
+    """Return what makes tokens of pixels."""
+    width, side = settings.width, settings.patch_size
+    patch = (side, side) if isinstance(side, int) else side
+    match settings.stem:
+        case "patches":
+            return PatchEmbedding(width, patch, grid, settings.patch_bias)
+        case "convolutions":
+            return ConvolutionalStem(width, patch[0], grid)
+        case "residual":
+            return ResidualStem(width, patch[0], grid)
 
 
 class VitWithHead(nn.Module):

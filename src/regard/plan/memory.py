@@ -11,7 +11,8 @@ Bytes saved per position, with D, H, K as in the layers, G the key–value heads
     feed-forward        its input; b · F for ReLU, 2b · F for GELU, 3b · F for quick GELU, 4b · F for SwiGLU; and b · F + F
                         with dropout
     patches             their pixels
-    convolutions        their input; for the choice of a code, four numbers per code of the codebook (neither is verified)
+    convolutions        their input; their output too if a batch norm follows in a residual stem; for the choice of a code, four
+                        numbers per code of the codebook (not verified)
     recurrent cells     their input; b · (gates + 2) · h per direction: gates, state and output (not verified)
     logits              b · V, 4V (float32 copy, in bf16), 4V (log-probabilities), 4V (their gradient); R-Drop: 12V more;
                         contrastive models: the batch size instead of V, for both directions
@@ -24,19 +25,21 @@ from torch import nn
 
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.positions import AlibiPositions, RelativePositions
+from regard.layers.convolution import BatchNormConv2d
 from regard.layers.feed_forward import FeedForward
 from regard.layers.norm import Residual
 from regard.layers.stack import Stack
 from regard.models.dvae import Dvae
 from regard.plan.flops import GATES, sequence_length
 from regard.recipe import Training
+from regard.training.optimizer import is_hidden_matrix
 
 
 def training_memory(model: nn.Module, train: Training, precision: str, source: int, target: int) -> dict[str, int]:
     """Return bytes by purpose, for batches of examples of these lengths."""
     parameters = dict(model.named_parameters())
     count = sum(p.numel() for p in parameters.values())
-    hidden = sum(p.numel() for name, p in parameters.items() if ".blocks." in name and p.dim() == 2)
+    hidden = sum(p.numel() for name, p in parameters.items() if is_hidden_matrix(name, p))
     muon = hidden if train.optimizer.kind == "muon" else 0
     bf16 = precision == "bf16"
     passes = 2 if train.regularize.r_drop else 1
@@ -92,7 +95,8 @@ def _saved_bytes(module: nn.Module, name: str, source: int, target: int, b: int)
         if not module.weight.requires_grad:
             return 0
         rows, columns = module.grid  # type: ignore[misc]
-        return b * int(rows) * int(columns) * module.in_channels * module.stride[0] * module.stride[1]
+        output = module.out_channels if isinstance(module, BatchNormConv2d) else 0
+        return b * int(rows) * int(columns) * (module.in_channels * module.stride[0] * module.stride[1] + output)
     if isinstance(module, nn.Conv1d):  # its input, and the input of its gates
         return b * positions * (module.in_channels + module.out_channels)
     if isinstance(module, nn.RNNBase):

@@ -50,9 +50,10 @@ class VitModel(BlockSettings):
     norm_first: bool = True
     patch_size: Side | tuple[Side, Side] = 16
     """Height and width of a patch in pixels; one number is both."""
-    stem: Literal["patches", "convolutions"] = "patches"
-    """What the tokens come from: one linear map of each patch, or 3 × 3 convolutions, each with ReLU and a max pool that halves
-    the map, until a token stands for `patch_size` pixels (CCT, Hassani et al. 2021); these suit small data."""
+    stem: Literal["patches", "convolutions", "residual"] = "patches"
+    """What the tokens come from: one linear map of each patch; 3 × 3 convolutions, each with ReLU and a max pool that halves the
+    map, until a token stands for `patch_size` pixels (CCT, Hassani et al. 2021); or the residual network ResNet-18 up to that
+    resolution (the hybrid of Dosovitskiy et al. 2021, sec. 3.1). Convolutions suit small data."""
     pool: Literal["class", "mean"] = "class"
     """What the image's vector comes from: a class token before the patches, or the mean of all patches."""
     distilled: Literal["none", "token", "head"] = "none"
@@ -91,9 +92,9 @@ class VitModel(BlockSettings):
     def check_tokens(self) -> Self:
         if self.positions.kind == "sinusoidal" and self.width % 4:
             raise ValueError(f"model.width = {self.width}: sinusoidal positions of two dimensions need a multiple of 4")
-        if self.stem == "convolutions" and self.patch_size not in (2, 4, 8, 16, 32):
+        if self.stem != "patches" and self.patch_size not in (2, 4, 8, 16, 32):
             raise ValueError(
-                f"model.stem = 'convolutions' halves the map at every layer: model.patch_size = {self.patch_size} should be "
+                f"model.stem = '{self.stem}' halves the map again and again: model.patch_size = {self.patch_size} should be "
                 "2, 4, 8, 16 or 32"
             )
         if self.distilled != "none" and self.pool == "mean":

@@ -26,7 +26,7 @@ class CombinedOptimizer:
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings):
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        hidden = [(name, p) for name, p in named if settings.kind == "muon" and p.dim() == 2 and is_hidden_matrix(name)]
+        hidden = [(name, p) for name, p in named if settings.kind == "muon" and is_hidden_matrix(name, p)]
         rest = [(name, p) for name, p in named if not any(p is q for _, q in hidden)]
         fractions = rate_fractions([name for name, _ in named], settings.rates)
         self.optimizers: list[torch.optim.Optimizer] = [_build_adam(rest, settings, fractions)]
@@ -86,9 +86,10 @@ class CombinedOptimizer:
                     optimizer.state[p] = {slot: shard_like(value, p) for slot, value in by_name[self.names[p]].items()}
 
 
-def is_hidden_matrix(name: str) -> bool:
-    """Return whether a parameter lies between the embeddings and the output, where Muon applies."""
-    return ".blocks." in name
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Return whether Muon applies to a parameter: a matrix between the embeddings and the output, or a convolution of a residual
+    stem after the first one, which reads pixels."""
+    return ".blocks." in name if parameter.dim() == 2 else ".patches.stages." in name and parameter.dim() == 4
 
 
 def rate_fractions(names: Sequence[str], rates: Mapping[str, float]) -> dict[str, float]:
@@ -148,7 +149,8 @@ def layer_depths(names: Sequence[str]) -> dict[str, int]:
 class Muon(torch.optim.Optimizer):
     """w ← (1 − ηλ) w − η √max(1, rows / columns) · orthogonalize(momentum of the gradient), unless `found_inf` is 1.
 
-    The numbers are those of torch.optim.Muon, which goes matrix by matrix and reads its learning rate on the host. Here matrices
+    A convolution (out, in, height, width) is the matrix (out, in · height · width), as in Jordan's training of CIFAR-10. The
+    numbers are those of torch.optim.Muon, which goes matrix by matrix and reads its learning rate on the host. Here matrices
     of one shape are updated together, the learning rate is on the device, and a step can be skipped there, so that it can be
     captured.
     """
@@ -169,17 +171,18 @@ class Muon(torch.optim.Optimizer):
                 self._update(shape, weights, group["lr"], group["weight_decay"])
 
     def _update(self, shape: torch.Size, weights: list[Tensor], learning_rate: float | Tensor, decay: float) -> None:
-        """Update all matrices of one shape."""
+        """Update all matrices, or all convolutions, of one shape."""
         apply = 1 - self.found_inf
         buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in weights]
-        gradients = torch.stack([p.grad for p in weights if p.grad is not None])  # (N, rows, columns)
+        gradients = torch.stack([p.grad.flatten(1) for p in weights if p.grad is not None])  # (N, rows, columns)
         gradients = gradients.masked_fill(self.found_inf.bool(), 0.0)
-        momentum = torch.stack(buffers).lerp(gradients, (1 - MUON_MOMENTUM) * apply)
+        momentum = torch.stack([buffer.flatten(1) for buffer in buffers]).lerp(gradients, (1 - MUON_MOMENTUM) * apply)
         update = orthogonalize(gradients.lerp(momentum, MUON_MOMENTUM)).to(momentum.dtype)
         rate = learning_rate * apply
-        torch._foreach_copy_(buffers, list(momentum.unbind()))
+        torch._foreach_copy_(buffers, list(momentum.view(-1, *shape).unbind()))
         torch._foreach_mul_(weights, torch.as_tensor(1 - rate * decay, dtype=momentum.dtype, device=momentum.device))
-        torch._foreach_add_(weights, list((update * (-math.sqrt(max(1, shape[0] / shape[1])) * rate)).unbind()))
+        step = update * (-math.sqrt(max(1, momentum.size(1) / momentum.size(2))) * rate)
+        torch._foreach_add_(weights, list(step.view(-1, *shape).unbind()))
 
 
 def orthogonalize(x: Tensor) -> Tensor:
