@@ -367,6 +367,8 @@ def test_hard_negatives_of_training_are_false_of_their_own_image(tmp_path):
 def test_hard_negatives_need_the_world_of_shapes(image_folder):
     with pytest.raises(UserError, match=r"train.hard_negatives = 2: only the world of shapes has false captions; set it to 0"):
         build_recipe(settings(image_folder, train={"hard_negatives": 2}))
+    with pytest.raises(UserError, match=r"own_negatives_weight = 1.0: there are no hard negatives; set train.hard_negatives"):
+        build_recipe(settings(image_folder, train={"own_negatives_weight": 1.0}))
 
 
 def test_contrastive_run_initialized_from_another_run(run, image_folder, tmp_path):
