@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, cast, overload
 
 import numpy as np
 import torch
@@ -368,6 +368,12 @@ def require_labels(labels: Sequence[str], templates: Sequence[str]) -> None:
             raise UserError(f"--template {template!r} has no place for a label; write {{}} there")
 
 
+def contrastive_loss(run: ContrastiveRun) -> ContrastiveLoss:
+    """Return the loss of a batch of pairs and hard negatives."""
+    train = run.recipe.train
+    return ContrastiveLoss(train.regularize.label_smoothing, train.own_negatives_weight)
+
+
 CONTRASTIVE = Task(
     name="contrastive",
     does="matches images and texts",
@@ -377,7 +383,7 @@ CONTRASTIVE = Task(
     verbs=("match", "similarity", "zero_shot", "embed", "resize"),
     reads=("text", "image"),
     image_positions=True,
-    loss=lambda run: ContrastiveLoss(run.recipe.train.regularize.label_smoothing, run.recipe.train.own_negatives_weight),
+    loss=cast(Any, contrastive_loss),
     metrics=("valid_recall",),
     pretrained=(ClipModel, ImageTextData),
     explains="similarity",
