@@ -364,9 +364,20 @@ def test_hard_negatives_of_training_are_false_of_their_own_image(tmp_path):
     assert run._encode(run.data.valid).negative_offsets is None, "validation compares pairs only"
 
 
+@pytest.mark.parametrize("number, stored", [(2, 10), (12, 32), (40, 40)])
+def test_hard_negatives_of_an_image_are_limited(tmp_path, number, stored):
+    few = {**SHAPES["train"], "steps": 1, "hard_negatives": number, "own_negatives_weight": 1.0}
+    run = train({**SHAPES, "train": few}, tmp_path / "run", device="cpu")
+    rows = run._encode(run.data.valid, training=True)
+    assert np.diff(rows.negative_offsets).tolist() == [stored] * len(rows)
+    assert len(rows.chosen_captions(np.arange(5), 1, 3)) == 5 + 5 * number
+
+
 def test_hard_negatives_need_the_world_of_shapes(image_folder):
     with pytest.raises(UserError, match=r"train.hard_negatives = 2: only the world of shapes has false captions; set it to 0"):
         build_recipe(settings(image_folder, train={"hard_negatives": 2}))
+    with pytest.raises(UserError, match=r"own_negatives_weight = 1.0: there are no hard negatives; set train.hard_negatives"):
+        build_recipe(settings(image_folder, train={"own_negatives_weight": 1.0}))
 
 
 def test_contrastive_run_initialized_from_another_run(run, image_folder, tmp_path):

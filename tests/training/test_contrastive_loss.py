@@ -2,6 +2,7 @@
 
 import multiprocessing
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,25 @@ def test_hard_negatives_are_further_texts_of_the_image_to_text_direction(smoothi
     of_texts = F.cross_entropy(logits[:, :7].T, labels, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(ContrastiveLoss(smoothing)(model, batch), (of_images + of_texts) / 2)
     assert batch.label_count() == 7
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_own_hard_negatives_are_contrasted_with_their_own_image_only(smoothing):
+    model, batch = TwoTowers(), make_batch(negatives=2)
+    images, texts, scale = model(**batch.inputs)
+    expected = ContrastiveLoss(smoothing)(model, make_batch())
+    for i in range(7):
+        own = torch.stack([texts[i], texts[7 + 2 * i], texts[8 + 2 * i]])
+        choice = F.cross_entropy(scale * own @ images[i], torch.tensor(0), label_smoothing=smoothing)
+        expected = expected + 0.5 * choice
+    loss = ContrastiveLoss(smoothing, own_weight=0.5)
+    torch.testing.assert_close(loss(model, batch), expected)
+    assert torch.equal(loss(model, make_batch()), ContrastiveLoss(smoothing)(model, make_batch())), "validation has none"
+
+
+def test_own_hard_negatives_of_a_dummy_row_have_no_loss():
+    batch = replace(make_batch([0], negatives=2), in_loss=False)
+    assert ContrastiveLoss(own_weight=1.0)(TwoTowers(), batch) == 0
 
 
 def test_a_gradient_step_ranks_the_true_text_above_a_hard_negative():

@@ -146,6 +146,9 @@ class ContrastiveTraining(ImageTraining):
     hard_negatives: int = Field(0, ge=0, le=64)
     """Contrast every image of a batch also with so many captions of each that are false by one change (hard negatives; NegCLIP,
     Yuksekgonul et al. 2023); for the world of shapes, which makes such captions."""
+    own_negatives_weight: NonNegative = 0.0
+    """Contrast every image with its own hard negatives only, in a loss of its own with this weight (Doveh et al. 2023); 0
+    contrasts it with those of the whole batch, some of which are true of it."""
     regularize: ContrastiveRegularization = ContrastiveRegularization()
 
     @model_validator(mode="after")
@@ -154,6 +157,10 @@ class ContrastiveTraining(ImageTraining):
             raise ValueError(
                 "train.gradient_accumulation_steps: the loss compares the pairs of one batch, and its parts would not "
                 "see each other; set it to 1 and choose train.images_per_batch"
+            )
+        if self.own_negatives_weight and not self.hard_negatives:
+            raise ValueError(
+                f"train.own_negatives_weight = {self.own_negatives_weight}: there are no hard negatives; set train.hard_negatives"
             )
         if self.regularize.r_drop:
             raise ValueError("train.regularize.r_drop compares two passes over labels, and pairs have none: set it to 0")

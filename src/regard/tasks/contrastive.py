@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, cast, overload
 
 import numpy as np
 import torch
@@ -41,7 +41,9 @@ CHOICES = 100
 NEAR_MISS_FRACTION = {f"true_of_{CHOICES}": 0.0, f"true_of_{CHOICES}_near": 0.5}
 """The fraction of the false captions that are the true one with one thing changed."""
 NEGATIVES_EPOCHS = 5
-"""Epochs after which the hard negatives of an image repeat, as its captions do."""
+"""Epochs after which the hard negatives of an image repeat, as its captions do; fewer if it has MAX_NEGATIVES of them."""
+MAX_NEGATIVES = 32
+"""Hard negatives generated for an image, about 50 µs each, unless one batch needs more."""
 DEFAULT_TEMPLATES = ("{}",)
 MAX_VECTOR_BYTES = 2**32
 """Largest memory for the vectors of frozen towers; beyond it, the towers run in every step."""
@@ -249,7 +251,8 @@ class ContrastiveRun(Run):
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         number = self.recipe.train.hard_negatives if training else 0
-        negatives = sample_hard_negatives(examples, number * NEGATIVES_EPOCHS, self.recipe.seed) if number else []
+        stored = max(number, min(number * NEGATIVES_EPOCHS, MAX_NEGATIVES))
+        negatives = sample_hard_negatives(examples, stored, self.recipe.seed) if number else []
         texts = [text for several in (*examples.captions, *negatives) for text in several]
         store = self._token_store(texts, self.tokenizers[0], training)
         offsets = np.cumsum([0, *map(len, examples.captions)])
@@ -365,6 +368,12 @@ def require_labels(labels: Sequence[str], templates: Sequence[str]) -> None:
             raise UserError(f"--template {template!r} has no place for a label; write {{}} there")
 
 
+def contrastive_loss(run: ContrastiveRun) -> ContrastiveLoss:
+    """Return the loss of a batch of pairs and hard negatives."""
+    train = run.recipe.train
+    return ContrastiveLoss(train.regularize.label_smoothing, train.own_negatives_weight)
+
+
 CONTRASTIVE = Task(
     name="contrastive",
     does="matches images and texts",
@@ -374,7 +383,7 @@ CONTRASTIVE = Task(
     verbs=("match", "similarity", "zero_shot", "embed", "resize"),
     reads=("text", "image"),
     image_positions=True,
-    loss=lambda run: ContrastiveLoss(run.recipe.train.regularize.label_smoothing),
+    loss=cast(Any, contrastive_loss),
     metrics=("valid_recall",),
     pretrained=(ClipModel, ImageTextData),
     explains="similarity",

@@ -38,6 +38,9 @@ from regard.worlds.shapes import image_satisfies
 
 CODES_FOLDER, RERANKER_FOLDER = "image_codes", "reranker"
 DRAW_BATCH = 64
+"""Images generated together on a CPU, and at least so many on a GPU."""
+DRAW_POSITIONS = 2**15
+"""Positions of the images generated together on a GPU: a few small images do not fill it."""
 CANDIDATES = 32
 """Images to choose from when another run reranks them."""
 CODES_ONLY = SpecialTokens(eos=NO_TOKEN, suppressed=())
@@ -158,7 +161,8 @@ class TextToImageRun(Run):
             prefix=lambda indices: prefix[[rows[i][0] for i in indices]].to(self.device),
             sequence_ids=[sample_index(*row) for row in rows],
         )
-        search = SearchParams(sampling=params, batch_tokens=DRAW_BATCH * prefix.size(1))
+        batch = DRAW_BATCH if self.device.type == "cpu" else max(DRAW_BATCH, DRAW_POSITIONS // self._max_positions)
+        search = SearchParams(sampling=params, batch_tokens=batch * prefix.size(1))
         found = decode_all(self.model, sources, search, device=self.device, special_tokens=CODES_ONLY)
         codes = (
             np.array([best.tokens for (best,) in found], np.int64).reshape(-1, *self._codes_run.model.grid)

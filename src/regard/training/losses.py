@@ -127,20 +127,26 @@ class ContrastiveLoss:
     """CLIP's symmetric loss (Radford et al. 2021, fig. 3): the mean of the NLL of each image's text among all texts of the batch
     and of each text's image among all images.
 
-    The first B texts belong to the B images. Any further ones are hard negatives, texts that belong to no image: an image is
-    contrasted with them too (NegCLIP, Yuksekgonul et al. 2023, sec. 4).
+    The first B texts belong to the B images. Any further ones are hard negatives, K texts that are false of each image. With
+    `own_weight` 0, an image is contrasted with those of all images (NegCLIP, Yuksekgonul et al. 2023, sec. 4). Otherwise the NLL
+    of its text among this text and its own K hard negatives is added with this weight (Doveh et al. 2023), because a text that
+    is false of one image may be true of another.
 
     Under data parallelism each rank contrasts its own pairs with those of all ranks and returns the sum over its own. Summed over
     the ranks, loss and gradients are those of one process with the whole batch.
     """
 
-    def __init__(self, smoothing: float = 0.0):
+    def __init__(self, smoothing: float = 0.0, own_weight: float = 0.0):
         self.smoothing = smoothing
+        self.own_weight = own_weight
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        images, texts, scale = model(**batch.inputs)  # (B, E), (B + negatives, E)
+        images, texts, scale = model(**batch.inputs)  # (B, E), (B + B·K, E)
+        negatives = texts[len(images) :].unflatten(0, (len(images), -1)) if len(texts) > len(images) else None  # (B, K, E)
+        if self.own_weight:
+            texts = texts[: len(images)]
         if not batch.in_loss:
-            images, texts = images[:0], texts[:0]
+            images, texts, negatives = images[:0], texts[:0], None
         with torch.autocast(images.device.type, enabled=False):  # similarities up to 100 need more than 8 bits
             all_images, first_image = all_gather_rows(images)  # (global B, E)
             all_texts, first_text = all_gather_rows(texts)
@@ -149,7 +155,12 @@ class ContrastiveLoss:
                 nll((scale * queries @ keys.T).log_softmax(-1), first + own, self.smoothing)  # (B,) each
                 for queries, keys, first in ((images, all_texts, first_text), (texts[: len(images)], all_images, first_image))
             ]
-            return (losses[0] + losses[1]).sum() / 2
+            loss = (losses[0] + losses[1]).sum() / 2
+            if self.own_weight and negatives is not None:
+                choices = torch.cat([texts[:, None], negatives], 1)  # (B, 1 + K, E)
+                log_probs = (scale * (choices @ images[:, :, None])[:, :, 0]).log_softmax(-1)
+                loss = loss + self.own_weight * nll(log_probs, torch.zeros_like(own), self.smoothing).sum()
+            return loss
 
 
 def all_gather_rows(x: Tensor) -> tuple[Tensor, int]:

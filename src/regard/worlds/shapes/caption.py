@@ -1,7 +1,7 @@
 """Captions: their vocabulary, statements as text with the position of every noun phrase, and false captions, which are true ones
 with one thing changed or captions of other scenes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from regard.worlds.shapes.scene import COLOURS, KINDS, OPPOSITE, RELATIONS, SIZES, TEXTURES, Box, Scene, choose, sample_scene
@@ -160,16 +160,16 @@ def form_of_be(singular: bool) -> str:
 def false_captions(scene: Scene, number: int, rng: Random, near: float = 0.5) -> list[str]:
     """Return distinct captions that are false of a scene with any margin: a fraction `near` are its own with one thing changed
     (hard negatives), the rest belong to other scenes. They name no held-out combination unless the scene has one."""
-    bounds = (len(scene.shapes), len(scene.shapes))
+    bounds, novel = (len(scene.shapes), len(scene.shapes)), scene.novel
     found: dict[str, None] = {}
     hard = rng.random() < near
     while len(found) < number:
-        statement = sample_statement(scene if hard else sample_scene(rng, scene.size, bounds, held_out=scene.novel), rng)
+        statement = sample_statement(scene if hard else sample_scene(rng, scene.size, bounds, held_out=novel), rng)
         changed = perturb(statement, rng) if hard else statement
         if (
-            statement.names_held_out() == scene.novel  # as the true captions do
+            statement.names_held_out() == novel  # as the true captions do
             and changed
-            and (scene.novel or not changed.names_held_out())
+            and (novel or not changed.names_held_out())
             and not is_true(changed, scene, margin=0)
         ):
             found[" ".join(realise(changed, rng).words)] = None
@@ -179,23 +179,14 @@ def false_captions(scene: Scene, number: int, rng: Random, near: float = 0.5) ->
 
 def perturb(statement: Statement, rng: Random) -> Statement | None:
     """Change a property, a number or a relation, or swap a property between two phrases."""
-    changes = (
-        _change_property,
-        _change_property,
-        _change_number,
-        _change_relation,
-        _change_relation,
-        _swap_property,
-        _swap_property,
-    )
-    return choose(rng, changes)(statement, rng)
+    return choose(rng, CHANGES)(statement, rng)
 
 
 def _change_property(statement: Statement, rng: Random) -> Statement | None:
     """Return the statement with another size, texture, colour or kind; an unmentioned one may be added."""
     if statement.quality:
         name = choose(rng, statement.quality.mentioned())
-        return replace(statement, quality=_with_other_value(statement.quality, name, rng))
+        return statement._replace(quality=_with_other_value(statement.quality, name, rng))
     i = int(rng.random() * len(statement.phrases))
     name = choose(rng, tuple(VALUES))
     if statement.whole and getattr(statement.whole.looks, name):
@@ -219,7 +210,7 @@ def _change_relation(statement: Statement, rng: Random) -> Statement | None:
     i = int(rng.random() * len(statement.relations))
     old = statement.relations[i]
     new = OPPOSITE[old] if rng.random() < 0.6 else choose(rng, [relation for relation in RELATIONS if relation != old])
-    return replace(statement, relations=(*statement.relations[:i], new, *statement.relations[i + 1 :]))
+    return statement._replace(relations=(*statement.relations[:i], new, *statement.relations[i + 1 :]))
 
 
 def _swap_property(statement: Statement, rng: Random) -> Statement | None:
@@ -232,17 +223,28 @@ def _swap_property(statement: Statement, rng: Random) -> Statement | None:
     if not shared:
         return None
     name = choose(rng, shared)
-    changed = _with_description(statement, i, replace(one, **{name: getattr(other, name)}))
-    return _with_description(changed, j, replace(other, **{name: getattr(one, name)}))
+    changed = _with_description(statement, i, one._replace(**{name: getattr(other, name)}))
+    return _with_description(changed, j, other._replace(**{name: getattr(one, name)}))
+
+
+CHANGES = (
+    _change_property,
+    _change_property,
+    _change_number,
+    _change_relation,
+    _change_relation,
+    _swap_property,
+    _swap_property,
+)
 
 
 def _with_other_value(looks: Description, name: str, rng: Random) -> Description:
-    return replace(looks, **{name: choose(rng, [value for value in VALUES[name] if value != getattr(looks, name)])})
+    return looks._replace(**{name: choose(rng, [value for value in VALUES[name] if value != getattr(looks, name)])})
 
 
 def _with_description(statement: Statement, i: int, looks: Description) -> Statement:
-    return _with_phrase(statement, i, replace(statement.phrases[i], looks=looks))
+    return _with_phrase(statement, i, NounPhrase(statement.phrases[i].determiner, looks))
 
 
 def _with_phrase(statement: Statement, i: int, phrase: NounPhrase) -> Statement:
-    return replace(statement, phrases=(*statement.phrases[:i], phrase, *statement.phrases[i + 1 :]))
+    return statement._replace(phrases=(*statement.phrases[:i], phrase, *statement.phrases[i + 1 :]))

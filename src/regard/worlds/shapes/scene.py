@@ -84,8 +84,10 @@ def doubled_centre(shape: Shape) -> tuple[int, int]:
 
 def has_relation(one: Shape, relation: str, other: Shape, margin: float) -> bool:
     """Return whether the centres are in this relation, at least `margin` pixels apart in its direction."""
-    (x, y), (to_x, to_y) = doubled_centre(one), doubled_centre(other)
-    gap = {"above": to_y - y, "below": y - to_y, "left of": to_x - x, "right of": x - to_x}[relation]
+    if relation in ("below", "right of"):
+        one, other = other, one
+    start = 1 if relation in ("above", "below") else 0  # of y or x in a box
+    gap = other.box[start] + other.box[start + 2] - one.box[start] - one.box[start + 2]  # of doubled centres
     return gap >= 2 * margin
 
 

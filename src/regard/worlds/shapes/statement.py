@@ -6,9 +6,9 @@ shapes is said of each.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import product
 from random import Random
+from typing import NamedTuple
 
 from regard.worlds.shapes.scene import HELD_OUT, RELATIONS, Scene, Shape, choose, has_relation
 
@@ -22,8 +22,7 @@ ONE = 0.15  # probability of "one" instead of "a"
 THE = 0.3  # probability that a relation is between "the" shapes
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """The properties of shapes that are mentioned."""
 
     size: str | None = None
@@ -33,24 +32,24 @@ class Description:
 
     def fits(self, shape: Shape) -> bool:
         """Return whether a shape has all mentioned properties."""
+        size, texture, colour, kind = self
         return (
-            self.size in (None, shape.size)
-            and self.texture in (None, shape.texture)
-            and self.colour in (None, shape.colour)
-            and self.kind in (None, shape.kind)
+            (kind is None or kind == shape.kind)
+            and (colour is None or colour == shape.colour)
+            and (size is None or size == shape.size)
+            and (texture is None or texture == shape.texture)
         )
 
     def mentioned(self) -> list[str]:
         """Return the names of the mentioned properties."""
-        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return [name for name, value in zip(self._fields, self) if value is not None]
 
     def among(self, scene: Scene, indices: ShapeIndices | None = None) -> ShapeIndices:
         """Return the shapes that it fits, of the whole scene or among some of them."""
-        return tuple(i for i, shape in enumerate(scene.shapes) if (indices is None or i in indices) and self.fits(shape))
+        return tuple([i for i, shape in enumerate(scene.shapes) if self.fits(shape) and (indices is None or i in indices)])
 
 
-@dataclass(frozen=True, slots=True)
-class NounPhrase:
+class NounPhrase(NamedTuple):
     """A reference to some shapes: "two small circles"."""
 
     determiner: str  # a, the, or one of NUMBERS
@@ -70,8 +69,7 @@ class NounPhrase:
         return [found] if len(found) == number else []
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """The claim that such shapes exist, and possibly how they are related."""
 
     phrases: tuple[NounPhrase, ...]
@@ -81,16 +79,15 @@ class Statement:
 
     def names_held_out(self) -> bool:
         """Return whether it ascribes a held-out combination of colour and kind to something."""
-        looks = [phrase.looks for phrase in self.phrases]
-        if self.quality:
-            looks = [_merge(looks[0], self.quality)]
-        if self.whole:
-            looks = [_merge(self.whole.looks, look) for look in looks]
-        return any((look.colour, look.kind) in HELD_OUT for look in looks)
-
-
-def _merge(one: Description, more: Description) -> Description:
-    return replace(one, **{name: getattr(more, name) for name in more.mentioned()})
+        for phrase in self.phrases[:1] if self.quality else self.phrases:
+            colour, kind = phrase.looks.colour, phrase.looks.kind
+            if self.quality:
+                colour, kind = self.quality.colour or colour, self.quality.kind or kind
+            if self.whole:
+                colour, kind = colour or self.whole.looks.colour, kind or self.whole.looks.kind
+            if (colour, kind) in HELD_OUT:
+                return True
+        return False
 
 
 def is_true(statement: Statement, scene: Scene, margin: float | None = None) -> bool:
@@ -107,19 +104,20 @@ def is_true(statement: Statement, scene: Scene, margin: float | None = None) -> 
 
 def _is_true_for(statement: Statement, groups: tuple[ShapeIndices, ...], scene: Scene, margin: float) -> bool:
     """Return whether a statement holds if its phrases refer to these groups of shapes."""
-    referents = [i for group in groups for i in group]
-    return (
-        len(set(referents)) == len(referents)
-        and (statement.quality is None or all(statement.quality.fits(scene.shapes[i]) for i in groups[0]))
-        and all(
-            all_related(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:])
-        )
-    )
+    if len(groups) > 1 and len(set().union(*groups)) < sum(map(len, groups)):
+        return False
+    if statement.quality and not all(statement.quality.fits(scene.shapes[i]) for i in groups[0]):
+        return False
+    return all(all_related(scene, groups[0], relation, group, margin) for relation, group in zip(statement.relations, groups[1:]))
 
 
 def all_related(scene: Scene, ones: ShapeIndices, relation: str, others: ShapeIndices, margin: float) -> bool:
     """Return whether each shape of one group has a relation to each shape of another."""
-    return all(has_relation(scene.shapes[one], relation, scene.shapes[other], margin) for one in ones for other in others)
+    for one in ones:
+        for other in others:
+            if not has_relation(scene.shapes[one], relation, scene.shapes[other], margin):
+                return False
+    return True
 
 
 def sample_statement(scene: Scene, rng: Random) -> Statement:
@@ -132,7 +130,8 @@ def sample_statement(scene: Scene, rng: Random) -> Statement:
 
 def _existence(scene: Scene, rng: Random) -> Statement:
     """Return a statement such as "two red circles"."""
-    return Statement((_counted_phrase(scene, _sample_description(choose(rng, scene.shapes), rng), rng),))
+    looks = _sample_description(choose(rng, scene.shapes), rng)
+    return Statement((_counted_phrase(looks, len(looks.among(scene)), rng),))
 
 
 def _enumeration(scene: Scene, rng: Random) -> Statement | None:
@@ -167,7 +166,7 @@ def _sample_phrases(
         if not left.issuperset(group):
             break
         left.difference_update(group)
-        phrases.append(_counted_phrase(scene, looks, rng, indices))
+        phrases.append(_counted_phrase(looks, len(group), rng))
     return tuple(phrases)
 
 
@@ -183,8 +182,9 @@ def _relation(scene: Scene, rng: Random) -> Statement | None:
     if not all(options):
         return None
     definite = rng.random() < THE
-    phrases = [_counted_phrase(scene, look, rng) for look in looks]
-    phrases = [NounPhrase("the", phrase.looks) if definite and phrase.singular else phrase for phrase in phrases]
+    phrases = [_counted_phrase(look, len(group), rng) for look, group in zip(looks, groups)]
+    if definite:
+        phrases = [NounPhrase("the", phrase.looks) if phrase.singular else phrase for phrase in phrases]
     return Statement(tuple(phrases), tuple(choose(rng, relations) for relations in options))
 
 
@@ -207,15 +207,18 @@ SINGLE_SHAPE_FORMS: list[StatementForm] = [_existence, _existence, _existence, _
 
 def _sample_description(shape: Shape, rng: Random, known: Sequence[str] = ()) -> Description:
     """Return some of a shape's properties, at least its colour or kind, but none that is known."""
+    random = rng.random
     while True:
-        values = {name: getattr(shape, name) for name, often in MENTION.items() if name not in known and rng.random() < often}
-        if values.get("texture") == "plain" and rng.random() > MENTION_PLAIN:
-            del values["texture"]
-        if "colour" in values or "kind" in values:
-            return Description(**values)
+        size = shape.size if "size" not in known and random() < MENTION["size"] else None
+        texture = shape.texture if "texture" not in known and random() < MENTION["texture"] else None
+        colour = shape.colour if "colour" not in known and random() < MENTION["colour"] else None
+        kind = shape.kind if "kind" not in known and random() < MENTION["kind"] else None
+        if texture == "plain" and random() > MENTION_PLAIN:
+            texture = None
+        if colour or kind:
+            return Description(size, texture, colour, kind)
 
 
-def _counted_phrase(scene: Scene, looks: Description, rng: Random, indices: ShapeIndices | None = None) -> NounPhrase:
-    """Return a phrase for all shapes of this description, with their number."""
-    number = len(looks.among(scene, indices))
+def _counted_phrase(looks: Description, number: int, rng: Random) -> NounPhrase:
+    """Return a phrase for all shapes of this description, which are so many."""
     return NounPhrase("a" if number == 1 and rng.random() > ONE else NUMBERS[number - 1], looks)
