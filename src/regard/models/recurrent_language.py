@@ -35,7 +35,8 @@ class RecurrentLanguageModel(nn.Module):
         if settings.attention != "none":
             self.self_attention = SingleHeadAttention(settings.attention, width, width, settings.attention_width)
             self.combine = nn.Linear(2 * width, width, bias=False)
-        self.output = nn.Linear(width, vocabulary, bias=not settings.tie)
+        self.projection = nn.Linear(width, embedding, bias=False) if settings.tie and embedding != width else None
+        self.output = nn.Linear(embedding if settings.tie else width, vocabulary)
         if settings.tie:
             nn.init.normal_(self.token_embedding.weight, std=embedding**-0.5)
             self.output.weight = self.token_embedding.weight
@@ -44,12 +45,17 @@ class RecurrentLanguageModel(nn.Module):
         """Return the logits (B, T, V) of the token after each position."""
         zeros = self.cells.zero_state(target.size(0), self.output.weight)
         states, _ = self.cells(self.dropout(self.token_embedding(target)), zeros)
-        return self.output(self.dropout(self._with_context(states, None, Mask(causal=True))))
+        return self.output(self.dropout(self._features(states, None, Mask(causal=True))))
+
+    def _features(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
+        """Return the inputs (rows, T, ·) of the output layer: states (rows, T, H), with attention combined with the context from
+        earlier states, and projected to the width of tied embeddings if it differs."""
+        x = states if self.self_attention is None else self._with_context(states, cache, mask)
+        return x if self.projection is None else self.projection(self.dropout(x))
 
     def _with_context(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
-        """Return states (rows, T, H) combined with their context from earlier states, if there is attention."""
-        if self.self_attention is None:
-            return states
+        """Return states (rows, T, H) combined with their context from earlier states."""
+        assert self.self_attention is not None
         keys, values = self.self_attention.project_kv(states)
         if cache is not None:
             keys, values = cache.append(keys, values)
@@ -84,7 +90,7 @@ class RecurrentLanguageModel(nn.Module):
         """Read the next tokens; return the features (rows, T, D) of what follows them, without logits, and the new state."""
         recurrent, *caches = state.caches
         states, recurrent = self.cells(self.token_embedding(tokens), recurrent)
-        features = self._with_context(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
+        features = self._features(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
         return features, replace(state, caches=[recurrent, *caches])
 
 
