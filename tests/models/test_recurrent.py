@@ -7,9 +7,12 @@ from torch import nn
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
 from regard.attention.watch import watch
-from regard.layers.recurrent import RecurrentLayers, RecurrentState
+from regard.batches.batch import IGNORE_INDEX, Batch
+from regard.layers import recurrent
+from regard.layers.recurrent import RecurrentLayers, RecurrentState, VariationalDropout
+from regard.models.recurrent_language import RecurrentLanguageModel
 from regard.models.recurrent_translator import RecurrentTranslator
-from regard.recipe import RecurrentModel
+from regard.recipe import RecurrentDecoderModel, RecurrentModel, Regularization
 
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNNCell), ("lstm", nn.LSTMCell), ("gru", nn.GRUCell)])
@@ -109,3 +112,130 @@ def test_without_attention_the_decoder_sees_the_source_through_the_bridge_only()
         model.bridge.weight.data.zero_()
         one, other = (model(torch.randint(4, 11, (1, 5)), torch.tensor([5]), torch.full((1, 3), 4)) for _ in range(2))
         assert torch.allclose(one, other) == equal
+
+
+AWD_LSTM = Regularization(
+    variational_dropout=True,
+    dropout=0.25,
+    embedding_dropout=0.4,
+    output_dropout=0.4,
+    word_dropout=0.1,
+    weight_dropout=0.5,
+    activation_penalty=2.0,
+    temporal_penalty=1.0,
+)
+
+
+def awd_lstm(regularize=AWD_LSTM, **settings):
+    settings = {"layers": 3, "width": 8, "embedding_width": 6, "tie": True, **settings}
+    return RecurrentLanguageModel(RecurrentDecoderModel(**settings), 13, regularize)
+
+
+def language_batch(B=3, T=7):
+    tokens = torch.randint(4, 13, (B, T + 1))
+    labels = tokens[:, 1:].clone()
+    labels[0, 4:] = IGNORE_INDEX
+    return Batch({"target": tokens[:, :-1]}, labels, torch.arange(B).numpy())
+
+
+def test_variational_dropout_has_one_mask_for_all_time_steps_and_another_for_each_sequence():
+    dropout, x = VariationalDropout(0.4), torch.ones(50, 9, 200)
+    factors = dropout(x)
+    assert torch.equal(factors, factors[:, :1].expand_as(factors))
+    assert sorted(factors.unique().tolist()) == pytest.approx([0, 1 / 0.6]) and len(factors[:, 0].unique(dim=0)) == 50
+    assert (factors == 0).float().mean() == pytest.approx(0.4, abs=0.02)
+    assert dropout.eval()(x) is x
+
+
+@pytest.mark.parametrize("cell, number", [("rnn", 1), ("lstm", 4), ("gru", 3)])
+def test_weight_dropout_drops_hidden_to_hidden_weights_only_and_scales_the_rest(monkeypatch, cell, number):
+    layers, x = RecurrentLayers(cell, 5, 60, weight_dropout=0.3), torch.randn(2, 4, 5)
+    module, seen = layers.layers[0], []
+    sequence = recurrent.SEQUENCES[type(module)]
+    monkeypatch.setitem(recurrent.SEQUENCES, type(module), lambda *args: seen.append(args[2]) or sequence(*args))
+    output, last = layers(x, layers.zero_state(2, x))
+    ((weight_ih, weight_hh, *biases),) = seen
+    assert weight_ih.equal(module.weight_ih_l0) and all(map(torch.equal, biases, (module.bias_ih_l0, module.bias_hh_l0)))
+    dropped = weight_hh == 0
+    assert dropped.float().mean() == pytest.approx(0.3, abs=4 * (0.21 / (number * 60 * 60)) ** 0.5)
+    torch.testing.assert_close(weight_hh[~dropped], module.weight_hh_l0[~dropped] / 0.7)
+    module.weight_hh_l0.data.copy_(weight_hh)
+    expected, expected_last = layers.eval()(x, layers.zero_state(2, x))
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(last.hidden, expected_last.hidden)
+    assert len(seen) == 1, "weights are dropped in training only"
+
+
+@pytest.mark.parametrize("cell, module", [("lstm", nn.LSTM), ("gru", nn.GRU)])
+def test_gradients_are_scaled_within_a_layer_only(monkeypatch, cell, module):
+    layers, x = RecurrentLayers(cell, 5, 8, 2, weight_dropout=0.3), torch.randn(2, 4, 5).requires_grad_()
+    gradients, inside, sequence = [], [], recurrent.SEQUENCES[module]
+
+    def observed(*args):
+        found = sequence(*args)
+        found[0].register_hook(inside.append)
+        return found
+
+    monkeypatch.setitem(recurrent.SEQUENCES, module, observed)
+    for scale in (0.0, 1024.0):
+        monkeypatch.setattr(recurrent, "_gradient_scale", lambda _, scale=scale: scale)
+        torch.manual_seed(1)
+        state = layers.zero_state(2, x)
+        state.hidden.requires_grad_()
+        output, last = layers(x, state)
+        loss = (output.sin().sum() + last.hidden.cos().sum()) / 1000
+        gradients.append(torch.autograd.grad(loss, [x, state.hidden, *layers.parameters()]))
+    for unscaled, scaled in zip(*gradients):
+        torch.testing.assert_close(scaled, unscaled)
+    for unscaled, scaled in zip(inside[:2], inside[2:], strict=True):
+        torch.testing.assert_close(scaled, 1024 * unscaled)
+
+
+def test_without_training_all_rates_of_dropout_are_ignored():
+    model, target = awd_lstm().eval(), torch.randint(4, 13, (3, 7))
+    plain = awd_lstm(None).eval()
+    plain.load_state_dict(model.state_dict())
+    logits = model(target)
+    assert logits.equal(model(target)) and logits.equal(plain(target))
+    assert not model.train()(target).equal(logits) and not model(target).equal(model(target))
+    model.eval()
+    state = model.start(None, target[:, :3])
+    torch.testing.assert_close(model.step(target[:, 3:4], state)[0], logits[:, 3:4])
+
+
+def test_word_dropout_drops_all_occurrences_of_a_word_in_a_batch():
+    model = awd_lstm(Regularization(dropout=0.0, word_dropout=0.5))
+    target = torch.randint(4, 13, (30, 7))
+    factors = (model._embed(target) / model.token_embedding(target)).detach()  # (B, T, E)
+    by_word = [factors[target == word].unique() for word in range(4, 13)]
+    assert all(len(values) == 1 for values in by_word)
+    assert sorted({round(float(values), 4) for values in by_word}) == [0, 2]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("settings", [{}, {"cell": "gru"}, {"attention": "dot"}, {"tie": False}], ids=str)
+def test_with_all_dropout_gradients_reach_all_weights(precision, settings):
+    model, batch = awd_lstm(**settings), language_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        loss = nn.functional.cross_entropy(model(**batch.inputs).float().flatten(0, 1), batch.labels.flatten(), ignore_index=-1)
+        (loss + model.auxiliary_loss(batch)).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_penalties_of_activations_equal_their_equations(passes):
+    batch = language_batch()
+    model = awd_lstm(Regularization(dropout=0.0, output_dropout=0.5, activation_penalty=2.0, temporal_penalty=3.0))
+    seen = []
+    model.output_dropout.register_forward_hook(lambda _, args, output: seen.extend([args[0], output]))
+    model((batch.duplicate() if passes == 2 else batch).inputs["target"])
+    features, dropped = (part.unflatten(0, (passes, -1)) for part in seen)
+    expected = sum(
+        2 * dropped[n, row, t].square().mean() + (3 * (features[n, row, t] - features[n, row, t - 1]).square().mean() if t else 0)
+        for n in range(passes)
+        for row, t in (batch.labels != IGNORE_INDEX).nonzero().tolist()
+    )
+    torch.testing.assert_close(model.auxiliary_loss(batch), expected / passes)
+    model.eval()(batch.inputs["target"])
+    assert model.auxiliary_loss(batch) == 0

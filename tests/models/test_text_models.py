@@ -54,7 +54,12 @@ def language_models(draw):
         settings = DecoderModel(**draw(blocks()), tie=draw(st.booleans()), window=draw(st.sampled_from([None, 2])))
         return enlarge_weights(find_task("language", "transformer").models["transformer"](settings, V).double().eval())
     settings = RecurrentDecoderModel(
-        cell=draw(CELLS), layers=draw(st.integers(1, 2)), width=8, attention=draw(SCORES), tie=draw(st.booleans())
+        cell=draw(CELLS),
+        layers=draw(st.integers(1, 2)),
+        width=8,
+        embedding_width=draw(st.sampled_from([None, 6])),
+        attention=draw(SCORES),
+        tie=draw(st.booleans()),
     )
     return find_task("language", "recurrent").models["recurrent"](settings, V).double().eval()
 

@@ -224,6 +224,7 @@ def test_activation_bytes_of_vit_are_within_4_percent_of_autograd(model, bf16):
     [
         {"task": "language", "model": {"kind": "elmo"}},
         {"task": "language", "model": {"attention": "additive"}},
+        {"task": "language", "model": {"layers": 3, "width": 48, "embedding_width": 20, "tie": True}},
         {"task": "classify", "model": {"attention": "dot"}},
         {"task": "tag"},
         {"model": {"kind": "recurrent"}},

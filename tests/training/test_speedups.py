@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from regard.batches.batch import Batch
-from regard.recipe import Training, UniversalModel
+from regard.recipe import RecurrentDecoderModel, Training, UniversalModel
 from regard.run.build_loop import LENGTH_MULTIPLE, choose_batches
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import MAX_GRAPHS, WARMUP_CALLS, CudaGraphedStep
@@ -121,6 +121,7 @@ def test_batches_are_padded_where_steps_are_captured_and_models_that_gain_are_co
     )
     universal = UniversalModel(kind="universal", preset="tiny", norm_first=False)
     assert compile_gain(universal, decoder_only=False) == 1  # not measured
+    assert compile_gain(RecurrentDecoderModel(), decoder_only=True) == 1
     assert "would save" in choose("cuda", decoder_only=True, steps=5_000)[1].reason
     assert choose("cuda", steps=100)[0] == choose("cpu", steps=5_000)[0] == 1
 

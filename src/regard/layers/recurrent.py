@@ -1,16 +1,29 @@
-"""Recurrent networks over torch's fused cells (Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014), and their state."""
+"""Recurrent networks over torch's fused cells (Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014), their state, and
+their dropout: one mask for all time steps (Gal & Ghahramani 2016), and on the recurrent weights (Merity et al. 2018)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 STEPS: dict[type[nn.Module], Any] = {nn.RNN: torch.rnn_tanh_cell, nn.LSTM: torch.lstm_cell, nn.GRU: torch.gru_cell}
-"""The same cells for one time step. On a GPU the layers would cast and copy all their weights in every call under autocast."""
+"""The same cells for one time step, with weights as arguments. On a GPU the layers would cast and copy all their weights in every
+call under autocast."""
+
+SEQUENCES: dict[type[nn.Module], Any] = {nn.RNN: torch.rnn_tanh, nn.LSTM: torch.lstm, nn.GRU: torch.gru}
+"""The same cells for a sequence, with weights as arguments."""
+
+
+class VariationalDropout(nn.Dropout):
+    """Dropout of (B, T, D) with one mask (B, 1, D) for all time steps of a sequence (Gal & Ghahramani 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * F.dropout(torch.ones_like(x[:, :1]), self.p) if self.training and self.p else x
 
 
 @dataclass
@@ -51,17 +64,31 @@ class RecurrentState:
 
 
 class RecurrentLayers(nn.Module):
-    """Stacked recurrent layers, each in one fused call: (B, T, D) -> (B, T, H)."""
+    """Stacked recurrent layers, each in one fused call: (B, T, D) -> (B, T, H).
 
-    def __init__(self, cell: str, width: int, hidden: int, layers: int = 1, *, bidirectional: bool = False, dropout: float = 0.0):
+    While training, `dropout` is applied between layers, and `weight_dropout` to the hidden-to-hidden weights of `forward`, with
+    one mask for all sequences and time steps (DropConnect, Wan et al. 2013; Merity et al. 2018, sec. 2).
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        width: int,
+        hidden: int,
+        layers: int = 1,
+        *,
+        bidirectional: bool = False,
+        dropout: float | nn.Dropout = 0.0,
+        weight_dropout: float = 0.0,
+    ):
         super().__init__()
-        self.directions, self.hidden = 2 if bidirectional else 1, hidden
+        self.directions, self.hidden, self.weight_dropout = 2 if bidirectional else 1, hidden, weight_dropout
         assert hidden % self.directions == 0, "two directions share the width"
         self.layers = nn.ModuleList(
             CELLS[cell](width if first else hidden, hidden // self.directions, batch_first=True, bidirectional=bidirectional)
             for first in [True] + [False] * (layers - 1)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout if isinstance(dropout, nn.Dropout) else nn.Dropout(dropout)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], RecurrentState]:
         """Read whole sequences, each row up to its length; return every layer's states (B, S, H), and their last states."""
@@ -80,7 +107,10 @@ class RecurrentLayers(nn.Module):
             hidden = state.hidden[:, number].contiguous()[None]  # (1, rows, H)
             before = hidden if state.cell is None else (hidden, state.cell[:, number].contiguous()[None])
             x = self.dropout(x) if number else x
-            x, last = _one_step(cells, x, before) if x.size(1) == 1 else cells(x, before)
+            if self.training and self.weight_dropout:
+                x, last = _drop_weights(cells, x, before, self.weight_dropout)
+            else:
+                x, last = _one_step(cells, x, before) if x.size(1) == 1 else cells(x, before)
             last_states.append(last)
         return x, _stack_states(last_states)
 
@@ -95,6 +125,42 @@ def _one_step(cells: Any, x: Tensor, before: Any) -> tuple[Tensor, Any]:
     lstm = isinstance(before, tuple)
     after = STEPS[type(cells)](x[:, 0], tuple(part[0] for part in before) if lstm else before[0], *cells.all_weights[0])
     return (after[0] if lstm else after)[:, None], tuple(part[None] for part in after) if lstm else after[None]
+
+
+def _drop_weights(cells: Any, x: Tensor, before: Any, rate: float) -> tuple[Tensor, Any]:
+    """Run a layer, (rows, T, D) -> (rows, T, H), with dropout on its hidden-to-hidden weights."""
+    weight_ih, weight_hh, *biases = cells.all_weights[0]
+    weights = [weight_ih, F.dropout(weight_hh, rate), *biases]
+    flat = torch.cat([weight.flatten() for weight in weights])  # one chunk of memory, as cuDNN needs it
+    if scale := _gradient_scale(x):
+        x, flat = _scale_gradient(x, 1 / scale), _scale_gradient(flat, 1 / scale)
+        before = _map_state(lambda part: _scale_gradient(part, 1 / scale), before)
+    weights = [part.view_as(weight) for part, weight in zip(flat.split([w.numel() for w in weights]), weights)]
+    x, *parts = SEQUENCES[type(cells)](x, before, weights, True, 1, 0.0, True, False, True)
+    last = tuple(parts) if len(parts) > 1 else parts[0]
+    if scale:
+        x, last = _scale_gradient(x.float(), scale), _map_state(lambda part: _scale_gradient(part.float(), scale), last)
+    return x, last
+
+
+def _gradient_scale(x: Tensor) -> float:
+    """Return the factor of the gradients within a layer, 0 for none: under autocast cuDNN computes in float16, whatever the type
+    of autocast, and would round the gradient of a mean over thousands of tokens to few bits (Micikevicius et al. 2018, sec. 3.2).
+    """
+    return 1024.0 if x.is_cuda and torch.is_autocast_enabled("cuda") else 0.0
+
+
+def _scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """Return x, whose gradient is multiplied by the factor on its way back."""
+    if x.requires_grad:
+        x = x.view_as(x)
+        x.register_hook(lambda gradient: gradient * factor)
+    return x
+
+
+def _map_state(function: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """Apply a function to a layer's state, or to both parts of an LSTM's."""
+    return tuple(map(function, state)) if isinstance(state, tuple) else function(state)
 
 
 def _stack_states(last_states: Sequence[Any]) -> RecurrentState:

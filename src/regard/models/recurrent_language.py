@@ -1,6 +1,9 @@
 """Recurrent language models (one to many): a forward one (Mikolov et al. 2010), with or without attention over its earlier
 states; and ELMo, a forward and a backward one (Peters et al. 2018).
 
+The forward one may be regularised as the AWD-LSTM (Merity et al. 2018). Deviations: all layers have one width, and a linear layer
+projects the last one's states to the width of tied embeddings (Melis et al. 2018); every window starts from a zero state.
+
 Deviations of ELMo: tokens are embedded directly, without convolutions over a word's characters; the two directions share
 embedding and output as published; no residual connections between layers.
 """
@@ -9,15 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
-from regard.layers.recurrent import RecurrentLayers
+from regard.layers.recurrent import RecurrentLayers, VariationalDropout
 from regard.layers.state import DecoderState, leading_padding
 
 if TYPE_CHECKING:
+    from regard.batches.batch import Batch
     from regard.recipe import ElmoModel, RecurrentDecoderModel, Regularization
 
 
@@ -27,15 +32,32 @@ class RecurrentLanguageModel(nn.Module):
     def __init__(self, settings: "RecurrentDecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
         super().__init__()
         width, embedding = settings.width, settings.embedding_width or settings.width
-        dropout = regularize.dropout if regularize else 0.0
+
+        def rate(name: str) -> float:
+            given: float | None = getattr(regularize, name, 0.0)
+            return rate("dropout") if given is None else given
+
+        dropout = VariationalDropout if regularize and regularize.variational_dropout else nn.Dropout
+        self.word_dropout = rate("word_dropout")
+        self.penalties = rate("activation_penalty"), rate("temporal_penalty")
+        self._penalized: tuple[Tensor, Tensor] | None = None
         self.token_embedding = nn.Embedding(vocabulary, embedding)
-        self.dropout = nn.Dropout(dropout)
-        self.cells = RecurrentLayers(settings.cell, embedding, width, settings.layers, dropout=dropout)
+        self.embedding_dropout = dropout(rate("embedding_dropout"))
+        self.cells = RecurrentLayers(
+            settings.cell,
+            embedding,
+            width,
+            settings.layers,
+            dropout=dropout(rate("dropout")),
+            weight_dropout=rate("weight_dropout"),
+        )
         self.self_attention = None
         if settings.attention != "none":
             self.self_attention = SingleHeadAttention(settings.attention, width, width, settings.attention_width)
             self.combine = nn.Linear(2 * width, width, bias=False)
-        self.output = nn.Linear(width, vocabulary, bias=not settings.tie)
+        self.projection = nn.Linear(width, embedding, bias=False) if settings.tie and embedding != width else None
+        self.output_dropout = dropout(rate("output_dropout"))
+        self.output = nn.Linear(embedding if settings.tie else width, vocabulary)
         if settings.tie:
             nn.init.normal_(self.token_embedding.weight, std=embedding**-0.5)
             self.output.weight = self.token_embedding.weight
@@ -43,13 +65,40 @@ class RecurrentLanguageModel(nn.Module):
     def forward(self, target: Tensor) -> Tensor:
         """Return the logits (B, T, V) of the token after each position."""
         zeros = self.cells.zero_state(target.size(0), self.output.weight)
-        states, _ = self.cells(self.dropout(self.token_embedding(target)), zeros)
-        return self.output(self.dropout(self._with_context(states, None, Mask(causal=True))))
+        states, _ = self.cells(self.embedding_dropout(self._embed(target)), zeros)
+        features = self._features(states, None, Mask(causal=True))
+        dropped = self.output_dropout(features)
+        self._penalized = (dropped, features) if self.training and any(self.penalties) else None
+        return self.output(dropped)
+
+    def auxiliary_loss(self, batch: "Batch") -> Tensor:
+        """Return α ‖m ⊙ h_t‖² + β ‖h_t - h_{t-1}‖² of the output layer's last inputs h with their dropout mask m, a mean over the
+        width, summed over the labelled tokens (AR and TAR, Merity et al. 2017)."""
+        if self._penalized is None:
+            return torch.zeros((), device=batch.labels.device)
+        dropped, features = (part.float() for part in self._penalized)  # (B, T, D) each
+        passes = len(features) // len(batch.labels)  # two under R-Drop
+        labelled = (batch.labels >= 0).repeat(passes, 1)  # (B, T)
+        activation = (dropped.square().mean(-1) * labelled).sum()
+        temporal = (features.diff(dim=1).square().mean(-1) * labelled[:, 1:]).sum()
+        return (self.penalties[0] * activation + self.penalties[1] * temporal) / passes
+
+    def _embed(self, target: Tensor) -> Tensor:
+        """Return the embeddings (B, T, E); while training, those of dropped words are zero."""
+        x = self.token_embedding(target)
+        if not (self.training and self.word_dropout):
+            return x
+        return x * F.dropout(x.new_ones(self.token_embedding.num_embeddings, 1), self.word_dropout)[target]
+
+    def _features(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
+        """Return the inputs (rows, T, ·) of the output layer: states (rows, T, H), with attention combined with the context from
+        earlier states, and projected to the width of tied embeddings if it differs."""
+        x = states if self.self_attention is None else self._with_context(states, cache, mask)
+        return x if self.projection is None else self.projection(self.cells.dropout(x))
 
     def _with_context(self, states: Tensor, cache: KVCache | None, mask: Mask) -> Tensor:
-        """Return states (rows, T, H) combined with their context from earlier states, if there is attention."""
-        if self.self_attention is None:
-            return states
+        """Return states (rows, T, H) combined with their context from earlier states."""
+        assert self.self_attention is not None
         keys, values = self.self_attention.project_kv(states)
         if cache is not None:
             keys, values = cache.append(keys, values)
@@ -84,7 +133,7 @@ class RecurrentLanguageModel(nn.Module):
         """Read the next tokens; return the features (rows, T, D) of what follows them, without logits, and the new state."""
         recurrent, *caches = state.caches
         states, recurrent = self.cells(self.token_embedding(tokens), recurrent)
-        features = self._with_context(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
+        features = self._features(states, caches[0] if caches else None, Mask(causal=True, starts=state.starts))
         return features, replace(state, caches=[recurrent, *caches])
 
 

@@ -240,13 +240,8 @@ class RecurrentDecoderModel(RecurrentStackSettings):
     attention: Score = "none"
     """Attention over its own earlier states."""
     tie: bool = False
-    """Tie the weights of embedding and output; needs embedding_width = width."""
-
-    @model_validator(mode="after")
-    def fits(self) -> "RecurrentDecoderModel":
-        if self.tie and self.embedding_width not in (None, self.width):
-            raise ValueError(f"model.tie needs embedding_width = width = {self.width}")
-        return self
+    """Tie the weights of embedding and output; where `embedding_width` is not `width`, a linear layer projects the states to it
+    (Melis et al. 2018)."""
 
 
 class ElmoModel(RecurrentSettings):

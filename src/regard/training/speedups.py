@@ -100,7 +100,8 @@ def compile_gain(model: object, decoder_only: bool) -> float:
     """Return the expected speed-up of compiling the steps of a model with these settings; 1 where none was measured."""
     if isinstance(model, TransformerModel) and model.kind == "transformer" and not model.norm_first:
         return POST_NORM_COMPILE_GAIN
-    return DECODER_COMPILE_GAIN if decoder_only else 1.0
+    recurrent = getattr(model, "kind", None) == "recurrent"
+    return DECODER_COMPILE_GAIN if decoder_only and not recurrent else 1.0
 
 
 def replayed_fraction(shape_counts: Iterable[int], steps: int) -> float:
