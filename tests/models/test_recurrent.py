@@ -49,6 +49,25 @@ def test_layers_read_one_token_at_a_time_as_they_read_all(cell):
     torch.testing.assert_close(state.cell, last.cell)
 
 
+@pytest.mark.parametrize("cell", ["rnn", "gru"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("lengths", [(6, 4, 1), (2, 2, 2), (3, 0, 5)], ids=str)
+def test_padded_sequences_are_encoded_as_packed_ones(cell, bidirectional, lengths):
+    """States, last states and gradients; what lies beyond the end of a row changes none of them."""
+    layers = RecurrentLayers(cell, 5, 8, 2, bidirectional=bidirectional).double()
+    lengths, found = torch.tensor(lengths), []
+    for encode, beyond in ((layers.encode, 0.0), (lambda *given: layers._encode_padded(given[0], given[1].clamp(min=1)), 7.0)):
+        torch.manual_seed(1)
+        x = torch.randn(3, 6, 5).double()
+        x[torch.arange(6) >= lengths.clamp(min=1)[:, None]] = beyond
+        x.requires_grad_()
+        states, last = encode(x, lengths)
+        layers.zero_grad()
+        (sum((i + 2) * part.square().sum() for i, part in enumerate(states)) + last.hidden.exp().sum()).backward()
+        found.append((states, last.hidden, x.grad, [p.grad for p in layers.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
 def scores_by_hand(attention, kind, s, h):
     """The equations of the lectures, one pair of a state and an annotation at a time."""
     match kind:

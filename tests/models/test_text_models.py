@@ -14,10 +14,9 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
 from regard.errors import UserError
-from regard.layers.recurrent import RecurrentLayers
+from regard.layers.recurrent import RecurrentLayers, reverse_sequences
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding
-from regard.models.recurrent_language import reverse_sequences
 from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentDecoderModel, RecurrentEncoderModel
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS

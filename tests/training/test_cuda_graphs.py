@@ -24,6 +24,10 @@ WORLD = {
     },
 }
 
+BAHDANAU = {
+    **WORLD,
+    "model": {"kind": "recurrent", "cell": "gru", "width": 16, "attention": "additive", "decoder": "bahdanau"},
+}
 UNIVERSAL = {**WORLD, "model": {**WORLD["model"], "kind": "universal"}}
 IMAGES = {
     "task": "classify",
@@ -38,6 +42,8 @@ IMAGES = {
         "augment": {"crop_padding": 2, "flip": True, "mixup": 0.5},
     },
 }
+
+HYBRID = {**IMAGES, "model": {**IMAGES["model"], "stem": "residual"}}
 
 
 def train_run(folder, recipe=WORLD, **more):
@@ -54,7 +60,9 @@ def train_run(folder, recipe=WORLD, **more):
         (WORLD, {"ema_decay": 0.9}),
         (WORLD, {"gradient_accumulation_steps": 2}),
         (UNIVERSAL, {}),
+        (BAHDANAU, {}),
         (IMAGES, {}),
+        (HYBRID, {}),
     ],
 )
 def test_replayed_steps_equal_eager_steps(tmp_path, monkeypatch, recipe, more):
@@ -83,9 +91,9 @@ def test_steps_are_captured_outside_of_a_training_too():
 
 
 @cuda
-def test_a_recurrent_encoder_trains_without_graphs_and_says_so(tmp_path, capsys):
+def test_an_lstm_encoder_trains_without_graphs_and_says_so(tmp_path, capsys):
     """The host reads the lengths in every step, which cannot be captured."""
-    recurrent = {**WORLD, "model": {"kind": "recurrent", "width": 16}}
+    recurrent = {**WORLD, "model": {"kind": "recurrent", "cell": "lstm", "width": 16}}
     train_run(tmp_path / "run", recurrent, cuda_graphs=True)
     assert "training without CUDA graphs" in " ".join(capsys.readouterr().err.split())
 

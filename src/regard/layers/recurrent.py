@@ -92,11 +92,24 @@ class RecurrentLayers(nn.Module):
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], RecurrentState]:
         """Read whole sequences, each row up to its length; return every layer's states (B, S, H), and their last states."""
-        packed = pack_padded_sequence(x, lengths.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
+        lengths = lengths.clamp(min=1)
+        if x.is_cuda and not isinstance(self.layers[0], nn.LSTM):
+            return self._encode_padded(x, lengths)
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         layers, last_states = [], []
         for number, cells in enumerate(self.layers):
             packed, last = cells(packed._replace(data=self.dropout(packed.data)) if number else packed)
             layers.append(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
+            last_states.append(last)
+        return layers, _stack_states(last_states)
+
+    def _encode_padded(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], RecurrentState]:
+        """Read the padding too, and ignore what comes of it: packing takes the lengths to the host, and such a step cannot be
+        captured in a CUDA graph. Not for an LSTM, whose cells at the end of a row are in no output of the fused layer."""
+        layers, last_states = [], []
+        for number, cells in enumerate(self.layers):
+            x, last = _read_padded(cells, self.dropout(x) if number else x, lengths)
+            layers.append(x)
             last_states.append(last)
         return layers, _stack_states(last_states)
 
@@ -127,10 +140,28 @@ def _one_step(cells: Any, x: Tensor, before: Any) -> tuple[Tensor, Any]:
     return (after[0] if lstm else after)[:, None], tuple(part[None] for part in after) if lstm else after[None]
 
 
+def _read_padded(cells: Any, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Run a layer over each row up to its length, from zero states; return its states (B, S, H), zeros beyond the ends, and the
+    last states (directions, B, h)."""
+    zeros = x.new_zeros(1, len(x), cells.hidden_size)
+    ends = (lengths - 1)[:, None, None]
+    inside = torch.arange(x.size(1), device=x.device)[:, None] <= ends  # (B, S, 1)
+    directions, last = [], []
+    for backward, weights in enumerate(cells.all_weights):
+        states, _ = _run_layer(cells, reverse_sequences(x, lengths) if backward else x, zeros, weights)
+        last.append(states.take_along_dim(ends, 1)[:, 0])
+        directions.append(reverse_sequences(states, lengths) if backward else states)
+    return torch.cat(directions, dim=-1).masked_fill(~inside, 0.0), torch.stack(last)
+
+
 def _drop_weights(cells: Any, x: Tensor, before: Any, rate: float) -> tuple[Tensor, Any]:
     """Run a layer, (rows, T, D) -> (rows, T, H), with dropout on its hidden-to-hidden weights."""
     weight_ih, weight_hh, *biases = cells.all_weights[0]
-    weights = [weight_ih, F.dropout(weight_hh, rate), *biases]
+    return _run_layer(cells, x, before, [weight_ih, F.dropout(weight_hh, rate), *biases])
+
+
+def _run_layer(cells: Any, x: Tensor, before: Any, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
+    """Run one direction of a layer, (rows, T, D) -> (rows, T, H), with these weights in place of its own."""
     flat = torch.cat([weight.flatten() for weight in weights])  # one chunk of memory, as cuDNN needs it
     if scale := _gradient_scale(x):
         x, flat = _scale_gradient(x, 1 / scale), _scale_gradient(flat, 1 / scale)
@@ -173,3 +204,10 @@ def _stack_states(last_states: Sequence[Any]) -> RecurrentState:
 def _join_directions(last: Tensor) -> Tensor:
     """(directions, rows, h) -> (rows, H)."""
     return last.transpose(0, 1).flatten(1)
+
+
+def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the first `length` positions of each row: (B, S, D) -> (B, S, D)."""
+    positions = torch.arange(x.size(1), device=x.device)
+    reverse = torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)  # (B, S)
+    return x.gather(1, reverse[..., None].expand_as(x))

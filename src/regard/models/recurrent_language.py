@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.attention.kv_cache import KVCache
 from regard.attention.masks import Mask
 from regard.attention.scores import SingleHeadAttention
-from regard.layers.recurrent import RecurrentLayers, VariationalDropout
+from regard.layers.recurrent import RecurrentLayers, VariationalDropout, reverse_sequences
 from regard.layers.state import DecoderState, leading_padding
 
 if TYPE_CHECKING:
@@ -168,10 +168,3 @@ class Elmo(nn.Module):
         """Return the logits (B, S, 2, V) of the next and of the previous token at each position."""
         forward, backward = self._both_directions(self.dropout(self.token_embedding(source)), lengths)
         return self.output(self.dropout(torch.stack([forward[-1], backward[-1]], dim=2)))
-
-
-def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the first `length` positions of each row: (B, S, D) -> (B, S, D)."""
-    positions = torch.arange(x.size(1), device=x.device)
-    reverse = torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)  # (B, S)
-    return x.gather(1, reverse[..., None].expand_as(x))
