@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
+from regard.batches.image_store import take_pixels
 from regard.cli import app
 from regard.errors import UserError
 from regard.interop import efficientnet
@@ -119,7 +120,11 @@ def test_a_frozen_encoder_that_runs_once_trains_the_same_captioner(image_folder,
     regularize = {"regularize": {"dropout": 0.3, "label_smoothing": 0.0}}
     once, captioner = train_decoder(image_folder, tmp_path / "once", **regularize)
     assert RAN_ONCE in capsys.readouterr().err and len(once) == 16
-    scores = captioner._score("mine", captioner.data.valid)
+    captioner.model.encoder.blocks.requires_grad_(False)  # a run that is loaded has no frozen weights but an EfficientNet's
+    scores, rows = captioner._score("mine", captioner.data.valid), captioner._evaluation_rows(captioner.data.valid)
+    with torch.no_grad():
+        expected = captioner.model.feature_map(take_pixels(rows.pixels, np.arange(len(rows.pixels))))
+    torch.testing.assert_close(captioner._run_frozen(rows).feature_maps, expected.half(), rtol=1e-3, atol=1e-4)
     monkeypatch.setattr(CaptionRun, "_run_frozen", lambda run, rows: rows)
     every_step, _ = train_decoder(image_folder, tmp_path / "every step", **regularize)
     assert RAN_ONCE not in capsys.readouterr().err
