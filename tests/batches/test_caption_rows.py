@@ -1,5 +1,7 @@
 """Images with captions: one caption per epoch in training, every caption in evaluation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,16 @@ def test_row_per_caption_has_every_caption_of_every_image():
     for pixels, image, target, labels in zip(batch.inputs["pixels"], owners, batch.inputs["target"], batch.labels):
         assert (pixels.permute(1, 2, 0).numpy() == PIXELS[image]).all()
         assert target[0] == BOS and EOS in labels
+
+
+@pytest.mark.parametrize("row_per_caption", [False, True])
+def test_rows_with_feature_maps_have_the_map_of_their_image_and_the_same_captions(row_per_caption):
+    maps = torch.arange(3.0)[:, None, None].expand(3, 2, 4).half()
+    plain, found = rows(row_per_caption=row_per_caption), replace(rows(row_per_caption=row_per_caption), feature_maps=maps)
+    some = np.arange(len(found))[::-1].copy()
+    batch, expected = found.batch(some, 7, 2).to(torch.device("cpu")), plain.batch(some, 7, 2)
+    assert set(batch.inputs) == {"feature_map", "target"} and batch.inputs["target"].equal(expected.inputs["target"])
+    assert batch.inputs["feature_map"].equal(maps[plain.images[some]]) and batch.labels.equal(expected.labels)
 
 
 def test_deterministic_rows_use_the_longest_caption():

@@ -74,6 +74,26 @@ def test_cached_equals_uncached(model):
 
 
 @given(models())
+def test_logits_of_a_feature_map_equal_those_of_its_pixels(model):
+    pixels, target = examples()
+    feature_map = model.feature_map(pixels)
+    close(model(feature_map=feature_map, target=target), model(pixels, target))
+    close(model.step(target, model.start(feature_map, capacity=5))[0], model(pixels, target))
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_feature_map_depends_on_its_modules_only(encoder):
+    model, (pixels, _) = build(encoder), examples()
+    before = model.feature_map(pixels)
+    inside = {id(p) for part in model.feature_map_modules() for p in part.parameters()}
+    with torch.no_grad():
+        for p in model.parameters():
+            if id(p) not in inside:
+                p.add_(1.0)
+    close(model.feature_map(pixels), before)
+
+
+@given(models())
 def test_batched_equals_one_by_one_and_later_tokens_do_not_change_earlier_logits(model):
     pixels, target = examples()
     together = model(pixels, target)

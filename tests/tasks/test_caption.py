@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 import regard
 from regard import recipe as recipes
+from regard.batches.image_store import take_pixels
 from regard.cli import app
 from regard.errors import UserError
 from regard.interop import efficientnet
-from regard.models.efficientnet import EfficientNet
+from regard.models.efficientnet import EfficientNet, EfficientNetFeatureMap
+from regard.recipe.image_models import EfficientNetEncoderModel
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
@@ -24,6 +26,8 @@ from regard.show.generation import trace_generation
 from regard.show.neurons import show_neurons
 from regard.show.selection import ViewSelection
 from regard.tasks import build_recipe, parse_recipe, read_recipe
+from regard.tasks.caption import CaptionRun
+from regard.tasks.shared.images import are_frozen
 from regard.tasks.translate import Translation
 from regard.training.checkpoint import read_weights
 from regard.worlds import shapes
@@ -99,6 +103,48 @@ def transformer(image_folder, tmp_path_factory):
         train={"optimizer": {"learning_rate": 3e-3}, "evaluate_sentences": 0},
     )
     return train(config, tmp_path_factory.mktemp("runs") / "transformer", device="cpu")
+
+
+RAN_ONCE = "the frozen parts of the model ran over the data once"
+
+
+def train_decoder(image_folder, folder, **changes):
+    """Train over a frozen encoder; return the losses of all steps, the validation metrics and the run."""
+    quick = {"steps": 12, "log_every": 1, "evaluate_every": 6, "save_every": 12, "augment": {}, "freeze": ["encoder.blocks"]}
+    trained = train(settings(image_folder, train={**quick, **changes}), folder, device="cpu")
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line[name] for line in lines for name in ("loss", "valid_loss", "valid_bleu") if name in line], trained
+
+
+def test_a_frozen_encoder_that_runs_once_trains_the_same_captioner(image_folder, tmp_path, monkeypatch, capsys):
+    regularize = {"regularize": {"dropout": 0.3, "label_smoothing": 0.0}}
+    once, captioner = train_decoder(image_folder, tmp_path / "once", **regularize)
+    assert RAN_ONCE in capsys.readouterr().err and len(once) == 16
+    captioner.model.encoder.blocks.requires_grad_(False)  # a run that is loaded has no frozen weights but an EfficientNet's
+    scores, rows = captioner._score("mine", captioner.data.valid), captioner._evaluation_rows(captioner.data.valid)
+    with torch.no_grad():
+        expected = captioner.model.feature_map(take_pixels(rows.pixels, np.arange(len(rows.pixels))))
+    torch.testing.assert_close(captioner._run_frozen(rows).feature_maps, expected.half(), rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr(CaptionRun, "_run_frozen", lambda run, rows: rows)
+    every_step, _ = train_decoder(image_folder, tmp_path / "every step", **regularize)
+    assert RAN_ONCE not in capsys.readouterr().err
+    assert once == pytest.approx(every_step, rel=2e-3)  # feature maps are kept in half precision
+    again = captioner._score("mine", captioner.data.valid)
+    assert scores.outputs == again.outputs
+    assert scores.scores["perplexity"].score == pytest.approx(again.scores["perplexity"].score, rel=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{"freeze": []}, {"augment": {"crop_padding": 1}}])
+def test_an_encoder_runs_in_every_step_where_its_outputs_change(image_folder, tmp_path, changes, capsys):
+    train_decoder(image_folder, tmp_path / "run", **changes)
+    assert RAN_ONCE not in capsys.readouterr().err
+
+
+def test_a_batch_norm_that_follows_its_batches_is_not_frozen():
+    for frozen in (True, False):
+        settings = EfficientNetEncoderModel(kind="efficientnet-lite0", channels=112, frozen=frozen)
+        encoder = EfficientNetFeatureMap(settings, (32, 32)).eval()
+        assert are_frozen(encoder, [encoder.network.requires_grad_(False)]) == frozen and not encoder.training
 
 
 def run_cli(*words, stdin=None):

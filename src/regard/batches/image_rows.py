@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import rng
 from regard.batches.augment import sample_augmentation
-from regard.batches.batch import Batch, Transform
+from regard.batches.batch import Batch, Transform, to_device
 from regard.batches.image_store import Pixels, pixel_digest, take_pixels
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, decoder_inputs, decoder_labels, encoder_inputs
@@ -38,6 +38,16 @@ class GatherPixels:
         return gathered if self.transform is None else self.transform(gathered)
 
 
+@dataclass(frozen=True)
+class GatherFeatureMaps:
+    """Replace image numbers by their feature maps on the device."""
+
+    feature_maps: Tensor
+
+    def __call__(self, batch: Batch) -> Batch:
+        return replace(batch, inputs={**batch.inputs, "feature_map": self.feature_maps[batch.inputs["feature_map"]]})
+
+
 def with_pixels(
     batch: Batch, pixels: Pixels, images: np.ndarray, augment: AugmentSettings | None, seed: int, epoch: int
 ) -> Batch:
@@ -53,6 +63,17 @@ def with_pixels(
             batch, inputs={"pixels": torch.from_numpy(images), **batch.inputs}, transform=GatherPixels(pixels, transform)
         )
     return replace(batch, inputs={"pixels": take_pixels(pixels, images), **batch.inputs}, transform=transform)
+
+
+def with_feature_maps(batch: Batch, feature_maps: Tensor, images: np.ndarray) -> Batch:
+    """Add feature maps to a batch's inputs; those on a device are gathered later, as pixels are."""
+    numbers = torch.from_numpy(images)
+    return replace(batch, inputs={"feature_map": numbers, **batch.inputs}, transform=GatherFeatureMaps(feature_maps))
+
+
+def take_feature_maps(feature_maps: Tensor, images: np.ndarray) -> Tensor:
+    """Return the feature maps of some images: (B, S, D)."""
+    return feature_maps[to_device(torch.from_numpy(images), feature_maps.device)]
 
 
 @dataclass
@@ -90,6 +111,8 @@ class CaptionRows(Rows):
     """Positions that a row takes, which batches are filled by."""
     special_tokens: SpecialTokens = DEFAULT_SPECIAL_TOKENS
     augment: AugmentSettings | None = None
+    feature_maps: Tensor | None = None  # (N, S, D)
+    """What a frozen encoder gives for the pixels, and replaces them."""
 
     @staticmethod
     def from_counts(
@@ -127,6 +150,8 @@ class CaptionRows(Rows):
         caption = self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch)
         inputs = {"target": decoder_inputs(caption, self.special_tokens)}
         batch = Batch(inputs, decoder_labels(caption, self.special_tokens), rows)
+        if self.feature_maps is not None:
+            return with_feature_maps(batch, self.feature_maps, self.images[rows])
         return with_pixels(batch, self.pixels, self.images[rows], self.augment, seed, epoch)
 
     def deterministic(self) -> "CaptionRows":

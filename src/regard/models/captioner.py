@@ -21,6 +21,7 @@ from regard.layers.embedding import TokenEmbedding
 from regard.layers.recurrent import RecurrentLayers, RecurrentState
 from regard.layers.stack import Stack
 from regard.layers.state import DecoderState, prefill
+from regard.models.cnn import ImageFeatureMap
 from regard.models.efficientnet import EfficientNetFeatureMap
 from regard.models.image_encoders import build_image_encoder
 from regard.models.transformer import init_xavier
@@ -35,7 +36,12 @@ BASELINE_DECAY = 0.9
 
 
 class Captioner(nn.Module):
-    """A decoder of captions (B, T) over the feature map of images (B, 3, H, W); subclasses add the decoder."""
+    """A decoder of captions (B, T) over the feature map of images (B, 3, H, W); subclasses add the decoder.
+
+    Images are pixels or, if the encoder is frozen and ran before, their `feature_map`.
+    """
+
+    output: nn.Linear
 
     def __init__(self, settings: "CaptionModel", size: tuple[int, int], regularize: "Regularization | None" = None):
         super().__init__()
@@ -48,9 +54,22 @@ class Captioner(nn.Module):
         encoder = self.encoder
         return encoder.adapt_weights(weights, "encoder") if isinstance(encoder, EfficientNetFeatureMap) else weights
 
-    def image_features(self, pixels: Tensor) -> Tensor:
-        """Return the feature map of each image: (B, S, D)."""
+    def feature_map(self, pixels: Tensor) -> Tensor:
+        """Return what the image encoder computes, but for the positions that a convolutional one adds at the end: (B, S, D)."""
+        if isinstance(self.encoder, ImageFeatureMap):
+            return self.encoder.feature_map(pixels)
         return self.encoder(pixels)[:, self.settings.encoder.prefix_tokens :]
+
+    def feature_map_modules(self) -> list[nn.Module]:
+        """Return the modules that `feature_map` computes with."""
+        if isinstance(self.encoder, ImageFeatureMap):
+            return [part for part in self.encoder.children() if part is not self.encoder.positions]
+        return [self.encoder]
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """Return the vectors (B, S, D) to attend to, of pixels (B, 3, H, W) or of their `feature_map` (B, S, D)."""
+        x = self.feature_map(images) if images.dim() == 4 else images.to(self.output.weight.dtype)
+        return self.encoder.add_positions(x) if isinstance(self.encoder, ImageFeatureMap) else x
 
 
 class LstmCaptioner(Captioner):
@@ -77,15 +96,17 @@ class LstmCaptioner(Captioner):
             self.register_buffer("baseline", torch.zeros(()))
         self.last_logits: Tensor | None = None
 
-    def encode(self, pixels: Tensor) -> tuple[list[SourceKV], RecurrentState]:
+    def encode(self, images: Tensor) -> tuple[list[SourceKV], RecurrentState]:
         """Return the keys and values of the image, projected once, and the decoder's first state."""
-        features = self.image_features(pixels)
+        features = self.image_features(images)
         first = self.bridge(features.mean(1)).tanh().unflatten(1, (2, self.decoder_settings.layers, -1))  # (B, 2, L, H)
         return [SourceKV(*self.decoder.cross_attention.project_kv(features))], RecurrentState(first[:, 0], first[:, 1])
 
-    def forward(self, pixels: Tensor, target: Tensor) -> Tensor:
-        """Return the logits (B, T, V) of the token after each target position."""
-        sources, state = self.encode(pixels)
+    def forward(self, pixels: Tensor | None = None, target: Tensor | None = None, feature_map: Tensor | None = None) -> Tensor:
+        """Return the logits (B, T, V) of the token after each target position of pixels or of their feature map."""
+        images = pixels if feature_map is None else feature_map
+        assert images is not None and target is not None
+        sources, state = self.encode(images)
         self.decoder.attention.reset(len(target), target.device)
         features, _ = self.decoder(self.dropout(self.token_embedding(target)), state, sources)
         logits = self.output(self.dropout(features))
@@ -212,14 +233,16 @@ class TransformerCaptioner(Captioner):
         if decoder.tie:
             self.output.weight = self.token_embedding.table.weight
 
-    def encode(self, pixels: Tensor) -> list[SourceKV]:
+    def encode(self, images: Tensor) -> list[SourceKV]:
         """Return the keys and values of the image for each decoder layer, projected once."""
-        features = self.image_features(pixels)
+        features = self.image_features(images)
         return [block.project_source(features) for block in self.decoder.layers()]
 
-    def forward(self, pixels: Tensor, target: Tensor) -> Tensor:
-        """Return the logits (B, T, V) of the token after each target position."""
-        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True), sources=self.encode(pixels)))
+    def forward(self, pixels: Tensor | None = None, target: Tensor | None = None, feature_map: Tensor | None = None) -> Tensor:
+        """Return the logits (B, T, V) of the token after each target position of pixels or of their feature map."""
+        images = pixels if feature_map is None else feature_map
+        assert images is not None and target is not None
+        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True), sources=self.encode(images)))
 
     def start(self, inputs: Tensor, prefix: Tensor | None = None, capacity: int = 32) -> DecoderState:
         """Encode the images and read a prefix (B, P), short rows padded with -1 on the left."""

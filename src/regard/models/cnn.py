@@ -33,9 +33,15 @@ class ImageFeatureMap(nn.Module):
         """Return the feature map (B, D, rows, columns)."""
         raise NotImplementedError
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        x = self.channels(pixels).flatten(2).transpose(1, 2)  # (B, S, D)
+    def feature_map(self, pixels: Tensor) -> Tensor:
+        """Return the feature map (B, S, D), before positions are added."""
+        return self.channels(pixels).flatten(2).transpose(1, 2)
+
+    def add_positions(self, x: Tensor) -> Tensor:
         return self.positions.embed(x, torch.arange(x.size(1), device=x.device))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.add_positions(self.feature_map(pixels))
 
 
 class Cnn(ImageFeatureMap):

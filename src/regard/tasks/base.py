@@ -321,7 +321,9 @@ class Run:
 
     def _perplexity(self, examples: Examples) -> Score:
         """Return the perplexity per label; there is one label per token."""
-        rows = self._evaluation_rows(examples)
+        return self._rows_perplexity(self._evaluation_rows(examples))
+
+    def _rows_perplexity(self, rows: Rows) -> Score:
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in self._batches(rows, self.recipe.decode.batch_tokens):
             log_p[batch.rows] = sequence_log_probs(self.model, batch).cpu()

@@ -1,7 +1,8 @@
 """Image captioning (Show, Attend and Tell, Xu et al. 2015): describe an image, and where the model attends for each word."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from regard.batches.image_rows import CaptionRows
+from regard.batches.image_rows import CaptionRows, ImageClassificationRows, take_feature_maps
 from regard.batches.image_store import Pixels, take_pixels
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows
@@ -31,7 +32,7 @@ from regard.scoring import (
 )
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EmbeddedText
-from regard.tasks.shared.images import ImageInput
+from regard.tasks.shared.images import MAX_VECTOR_BYTES, ImageInput, are_frozen, in_mode
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.starters.image_starters import caption_recipe
@@ -136,23 +137,25 @@ class CaptionRun(Run):
 
     @torch.no_grad()
     def _caption_pixels(
-        self, pixels: Pixels, number: int | None = None, **options: Unpack[SearchOptions]
+        self, images: Pixels, number: int | None = None, **options: Unpack[SearchOptions]
     ) -> list[list[Translation]]:
-        """Return the `number` best captions of decoded images (N, H, W, 3)."""
+        """Return the `number` best captions of decoded images (N, H, W, 3), or of their feature maps (N, S, D)."""
         params = search_params(self.recipe.decode, number, **options)
-        sources = self._sources(pixels, params.max_tokens)
+        sources = self._sources(images, params.max_tokens)
         found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
         return [self._captions(hypotheses) for hypotheses in found]
 
-    def _sources(self, pixels: Pixels, max_tokens: int | None) -> Sources:
-        """Return images (N, H, W, 3) as inputs to decode from."""
+    def _sources(self, images: Pixels, max_tokens: int | None) -> Sources:
+        """Return images (N, H, W, 3), or their feature maps (N, S, D), as inputs to decode from."""
         rows, columns = self.model.grid
         limit = min(self._max_positions, max_tokens + 1 if max_tokens else self._max_positions)
-        return Sources(
-            [rows * columns] * len(pixels),
-            [limit] * len(pixels),
-            lambda indices: take_pixels(pixels, np.array(indices)).to(self.device),
-        )
+
+        def collate(indices: Sequence[int]) -> Tensor:
+            if isinstance(images, Tensor) and images.ndim == 3:
+                return take_feature_maps(images, np.array(indices))
+            return take_pixels(images, np.array(indices)).to(self.device)
+
+        return Sources([rows * columns] * len(images), [limit] * len(images), collate)
 
     def _captions(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers[0].decode([h.tokens for h in hypotheses])
@@ -199,6 +202,22 @@ class CaptionRun(Run):
             row_per_caption=not training,
         )
 
+    def _run_frozen(self, rows: Rows) -> Rows:
+        """Compute the feature map of every image once, where the encoder is frozen and training adds no noise before it."""
+        settings, length = self.recipe.model.encoder, math.prod(self.model.grid)
+        if (
+            not isinstance(rows, CaptionRows)
+            or rows.augment is not None
+            or (settings.kind == "patches" and self.recipe.train.regularize.has_noise)
+            or not are_frozen(self.model, self.model.feature_map_modules())
+            or 2 * len(rows.pixels) * length * settings.width > MAX_VECTOR_BYTES
+        ):
+            return rows
+        images = ImageClassificationRows(rows.pixels, np.zeros(len(rows.pixels), np.int64), length)
+        with in_mode(self.model, training=False):
+            maps = self._images.encode(images, self.model.feature_map, length, settings.width, dtype=np.float16)
+        return replace(rows, feature_maps=torch.from_numpy(maps).to(self.device))
+
     def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
         """Return an image, and its best caption as decoder input."""
         pixels = self._images.decode([text])
@@ -211,8 +230,10 @@ class CaptionRun(Run):
         """Return the loss, and with `train.evaluate_sentences` the greedy BLEU-4."""
         scores = super()._validate(examples, rows)
         if number := self.recipe.train.evaluate_sentences:
-            some = examples.select(range(0, len(examples), -(-len(examples) // number)))
-            outputs = [found[0].text for found in self._caption_pixels(self._images.pixels(some), beam=1)]
+            chosen = range(0, len(examples), -(-len(examples) // number))
+            some, maps = examples.select(chosen), rows.feature_maps if isinstance(rows, CaptionRows) else None
+            images = self._images.pixels(some) if maps is None else maps[chosen.start : chosen.stop : chosen.step]
+            outputs = [found[0].text for found in self._caption_pixels(images, beam=1)]
             scores["valid_bleu"] = caption_scores(outputs, some.captions, orders=(4,), samples=2)["bleu_4"].score
         return scores
 
@@ -220,8 +241,10 @@ class CaptionRun(Run):
         return [found[0].text for found in self._caption_pixels(self._images.pixels(examples))]
 
     def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
-        outputs = self._outputs(examples)
-        scores = {**caption_scores(outputs, examples.captions), "perplexity": self._perplexity(examples)}
+        rows = self._run_frozen(self._evaluation_rows(examples))
+        maps = rows.feature_maps if isinstance(rows, CaptionRows) else None
+        outputs = self._outputs(examples) if maps is None else [found[0].text for found in self._caption_pixels(maps)]
+        scores = {**caption_scores(outputs, examples.captions), "perplexity": self._rows_perplexity(rows)}
         result = EvaluationResult(name, examples, outputs, scores)
         if examples.gold:
             add_scene_scores(self, result, examples)

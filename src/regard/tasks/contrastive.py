@@ -26,7 +26,7 @@ from regard.recipe import ClipModel, ContrastiveTraining, ImageTextData, Recipe,
 from regard.scoring import Score, accuracy, compare_accuracy, retrieval_ranks, retrieval_scores
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EMBED_TOKENS, EmbeddedText
-from regard.tasks.shared.images import ImageInput, resize_images
+from regard.tasks.shared.images import MAX_VECTOR_BYTES, ImageInput, are_frozen, in_mode, resize_images
 from regard.tasks.shared.labels import Classification, rank_labels
 from regard.tasks.shared.one_or_many import as_several, is_one, one_or_many
 from regard.tasks.starters.image_starters import contrastive_recipe
@@ -45,8 +45,6 @@ NEGATIVES_EPOCHS = 5
 MAX_NEGATIVES = 32
 """Hard negatives generated for an image, about 50 µs each, unless one batch needs more."""
 DEFAULT_TEMPLATES = ("{}",)
-MAX_VECTOR_BYTES = 2**32
-"""Largest memory for the vectors of frozen towers; beyond it, the towers run in every step."""
 
 
 class ContrastiveRecipe(Recipe):
@@ -170,7 +168,7 @@ class ContrastiveRun(Run):
     def _image_vectors(self, images: Sequence[ImageInput] | ImageExamples) -> np.ndarray:
         """Return a unit vector of each image (N, E); a dataset is decoded once and cached."""
         width = self.recipe.model.projection_width
-        return self._encode_images(self._images.rows(images), self.model.image_features, width)
+        return self._images.encode(self._images.rows(images), self.model.image_features, width)
 
     def _text_vectors(self, texts: Sequence[str]) -> np.ndarray:
         """Return a unit vector of each text (N, E); equal texts are read once."""
@@ -178,14 +176,6 @@ class ContrastiveRun(Run):
         ids = Ragged.from_rows(self._ids(list(number)))
         vectors = self._encode_texts(ids, self.model.text_features, self.recipe.model.projection_width)
         return vectors[[number[text] for text in texts]]
-
-    @torch.no_grad()
-    def _encode_images(self, rows: Rows, encode: Callable[..., Tensor], width: int) -> np.ndarray:
-        """Return what `encode` gives for the images of rows: (N, width)."""
-        found = np.zeros((len(rows), width), np.float32)
-        for batch in self._batches(rows):
-            found[batch.rows] = encode(batch.inputs["pixels"]).float().cpu().numpy()
-        return distributed.all_reduce_sum(found)
 
     @torch.no_grad()
     def _encode_texts(self, ids: Ragged, encode: Callable[..., Tensor], width: int) -> np.ndarray:
@@ -205,19 +195,17 @@ class ContrastiveRun(Run):
             or rows.augment is not None
             or regularize.has_noise
             or regularize.bpe_dropout
-            or any(p.requires_grad for tower in towers for p in tower.parameters())
+            or not are_frozen(self.model, towers)
             or 4 * (len(rows) * model.image.width + len(rows.captions.ids) * model.text.width) > MAX_VECTOR_BYTES
         ):
             return rows
         images = ImageClassificationRows(rows.pixels, np.zeros(len(rows), np.int64), self._max_positions)
         texts = rows.captions.take(np.arange(len(rows.captions.ids)), 0, 0)
-        training = self.model.training
-        self.model.eval()
-        vectors = (
-            self._encode_images(images, self.model.encode_images, model.image.width),
-            self._encode_texts(texts, self.model.text, model.text.width),
-        )
-        self.model.train(training)
+        with in_mode(self.model, training=False):
+            vectors = (
+                self._images.encode(images, self.model.encode_images, model.image.width),
+                self._encode_texts(texts, self.model.text, model.text.width),
+            )
         return ImageTextVectorRows(rows, *map(torch.from_numpy, vectors))
 
     def _label_vectors(self, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> np.ndarray:

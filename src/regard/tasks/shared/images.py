@@ -1,16 +1,19 @@
 """Images as a user or a dataset gives them, brought to the size that a model reads."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard import distributed
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.image_store import Pixels, decode_images, move_to_device_if_fits, open_pixel_store
+from regard.batches.rows import Rows
 from regard.corpus.decode_image import ImageTransform, decode_image, to_rgb
 from regard.corpus.examples import ImageExamples, ImageFile
 from regard.errors import UserError
@@ -18,6 +21,9 @@ from regard.recipe import AugmentSettings, ImageTraining
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import EmbeddedText
 from regard.tasks.shared.one_or_many import one_or_many
+
+MAX_VECTOR_BYTES = 2**32
+"""Largest memory for the outputs of frozen encoders; beyond it, they run in every step."""
 
 ImageInput = str | Path | ImageFile | Image.Image | np.ndarray
 """A file, the place of its bytes in a file, or the pixels (H, W, 3)."""
@@ -64,10 +70,39 @@ class ImageReader:
                 found[row] = EmbeddedText([str(images[row])], vector)
         return [found[row] for row in range(len(images))]
 
+    @torch.no_grad()
+    def encode(
+        self, rows: Rows, encode: Callable[[Tensor], Tensor], *shape: int, dtype: type[np.floating[Any]] = np.float32
+    ) -> np.ndarray:
+        """Return what `encode` gives for the pixels of rows: (N, *shape)."""
+        found = np.zeros((len(rows), *shape), dtype)
+        for batch in self.run._batches(rows):
+            found[batch.rows] = encode(batch.inputs["pixels"]).float().cpu().numpy()
+        return distributed.all_reduce_sum(found)
+
     def augmentation(self, training: bool) -> AugmentSettings | None:
         """Return the recipe's augmentation for training examples, None for others."""
         train = self.run.recipe.train
         return train.augment if training and isinstance(train, ImageTraining) and train.augment.enabled else None
+
+
+def are_frozen(model: nn.Module, modules: Iterable[nn.Module]) -> bool:
+    """Whether training a model changes neither the weights of these modules of it nor the statistics of their batch norms."""
+    parts = [part for module in modules for part in module.modules()]
+    with in_mode(model, training=True):
+        follow_batches = any(part.training for part in parts if isinstance(part, nn.BatchNorm2d))
+    return not follow_batches and not any(p.requires_grad for part in parts for p in part.parameters(recurse=False))
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a model into training or evaluation mode, and back."""
+    before = model.training
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(before)
 
 
 def as_image_source(image: ImageInput) -> ImageFile | np.ndarray:
