@@ -22,7 +22,7 @@ from regard.tasks.base import Run
 from regard.tasks.task import Task
 from regard.training import checkpoint
 from regard.training.callbacks import Callback
-from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors
+from regard.training.initial_weights import adapt, freeze, load_initial_weights, load_word_vectors, new_modules
 from regard.training.log import Log
 from regard.training.loop import TrainingLoop
 from regard.training.speedups import (
@@ -139,7 +139,7 @@ def initialize(run: Run, log: Log) -> None:
             else checkpoint.read_weights(source / "model.safetensors")
         )
         loaded |= load_initial_weights(run.model, theirs, one, log)
-    if loaded and (new := sorted({name.split(".")[0] for name in checkpoint.named_weights(run.model).keys() - loaded})):
+    if loaded and (new := new_modules(checkpoint.named_weights(run.model), loaded)):
         log.note(f"not initialised from another model: {', '.join(new)}")
     freeze(run.model, settings.freeze)
     if settings.lora is not None:

@@ -1,6 +1,7 @@
 """Where the weights of a model start: those of another model, word vectors; what is frozen, and what is adapted instead."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -69,3 +70,10 @@ def load_initial_weights(model: nn.Module, theirs: dict[str, Tensor], settings: 
         checkpoint.load_weights(model, {**ours, **taken}, settings.run)
     log.note(f"initialised {len(taken)} tensors from {settings.run}")
     return set(taken)
+
+
+def new_modules(names: Iterable[str], loaded: set[str]) -> list[str]:
+    """Return the outermost modules, or weights, that have no loaded weight."""
+    known = {prefix for name in loaded for prefix in accumulate(name.split("."), "{}.{}".format)}
+    new = (next((part for part in accumulate(name.split("."), "{}.{}".format) if part not in known), None) for name in names)
+    return sorted({name for name in new if name is not None})
