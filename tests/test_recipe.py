@@ -65,9 +65,9 @@ def test_shipped_recipe_is_valid_and_starts_with_a_comment(path):
         (
             WORLD,
             ["task=language", "model.kind=transformer", "train.regularize.weight_dropout=0.5"],
-            r"train.regularize.weight_dropout: only recurrent language models have it",
+            r"train.regularize.weight_dropout: a model of kind 'transformer' does not have it; leave it out, or set model.kind",
         ),
-        (WORLD, ["train.regularize.variational_dropout=true"], r"variational_dropout: only recurrent language models have it"),
+        (WORLD, ["train.regularize.variational_dropout=true"], r"no setting 'variational_dropout' in train.regularize"),
     ],
 )
 def test_invalid_recipe_names_the_setting_value_and_cure(text, overrides, message):

@@ -12,7 +12,7 @@ from regard.layers import recurrent
 from regard.layers.recurrent import RecurrentLayers, RecurrentState, VariationalDropout
 from regard.models.recurrent_language import RecurrentLanguageModel
 from regard.models.recurrent_translator import RecurrentTranslator
-from regard.recipe import RecurrentDecoderModel, RecurrentModel, Regularization
+from regard.recipe import LanguageRegularization, RecurrentDecoderModel, RecurrentModel
 
 
 @pytest.mark.parametrize("cell, theirs", [("rnn", nn.RNNCell), ("lstm", nn.LSTMCell), ("gru", nn.GRUCell)])
@@ -133,7 +133,7 @@ def test_without_attention_the_decoder_sees_the_source_through_the_bridge_only()
         assert torch.allclose(one, other) == equal
 
 
-AWD_LSTM = Regularization(
+AWD_LSTM = LanguageRegularization(
     variational_dropout=True,
     dropout=0.25,
     embedding_dropout=0.4,
@@ -223,7 +223,7 @@ def test_without_training_all_rates_of_dropout_are_ignored():
 
 
 def test_word_dropout_drops_all_occurrences_of_a_word_in_a_batch():
-    model = awd_lstm(Regularization(dropout=0.0, word_dropout=0.5))
+    model = awd_lstm(LanguageRegularization(dropout=0.0, word_dropout=0.5))
     target = torch.randint(4, 13, (30, 7))
     factors = (model._embed(target) / model.token_embedding(target)).detach()  # (B, T, E)
     by_word = [factors[target == word].unique() for word in range(4, 13)]
@@ -245,7 +245,7 @@ def test_with_all_dropout_gradients_reach_all_weights(precision, settings):
 @pytest.mark.parametrize("passes", [1, 2])
 def test_penalties_of_activations_equal_their_equations(passes):
     batch = language_batch()
-    model = awd_lstm(Regularization(dropout=0.0, output_dropout=0.5, activation_penalty=2.0, temporal_penalty=3.0))
+    model = awd_lstm(LanguageRegularization(dropout=0.0, output_dropout=0.5, activation_penalty=2.0, temporal_penalty=3.0))
     seen = []
     model.output_dropout.register_forward_hook(lambda _, args, output: seen.extend([args[0], output]))
     model((batch.duplicate() if passes == 2 else batch).inputs["target"])

@@ -134,7 +134,7 @@ def test_a_convolutional_stem_has_as_many_tokens_as_patches(patch, size):
 @pytest.mark.parametrize("stem", ["convolutions", "residual"])
 @pytest.mark.parametrize("patch", [6, 64, (4, 4)])
 def test_a_convolutional_stem_halves_the_map(stem, patch):
-    problem = f"model.stem = '{stem}' halves the map again and again: model.patch_size = {patch} should be 2, 4, 8, 16 or 32"
+    problem = f"model.stem = '{stem}' halves the map at every stage: model.patch_size = {patch} should be 2, 4, 8, 16 or 32"
     with pytest.raises(ValueError, match=re.escape(problem)):
         VitModel(kind="vit", patch_size=patch, stem=stem)
 

@@ -23,13 +23,13 @@ from regard.layers.state import DecoderState, leading_padding
 
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
-    from regard.recipe import ElmoModel, RecurrentDecoderModel, Regularization
+    from regard.recipe import ElmoModel, LanguageRegularization, RecurrentDecoderModel, Regularization
 
 
 class RecurrentLanguageModel(nn.Module):
     """s_i = f(s_{i-1}, y_{i-1});  with attention, c_i = attend(s_i) over s_1 … s_i, and the output reads tanh(W [c_i; s_i])."""
 
-    def __init__(self, settings: "RecurrentDecoderModel", vocabulary: int, regularize: "Regularization | None" = None):
+    def __init__(self, settings: "RecurrentDecoderModel", vocabulary: int, regularize: "LanguageRegularization | None" = None):
         super().__init__()
         width, embedding = settings.width, settings.embedding_width or settings.width
 

@@ -80,6 +80,8 @@ from regard.recipe.text_models import (
 from regard.recipe.training import (
     DecodeSettings,
     InitFrom,
+    LanguageRegularization,
+    LanguageTraining,
     LoraSettings,
     OptimizerSettings,
     Regularization,
@@ -125,6 +127,8 @@ __all__ = [
     "LabelledImageData",
     "LadderSettings",
     "LanguageModel",
+    "LanguageRegularization",
+    "LanguageTraining",
     "LoraSettings",
     "LstmDecoderModel",
     "Masking",

@@ -11,18 +11,7 @@ from regard.recipe.data import TokenSettings
 from regard.recipe.image_models import EfficientNetEncoderModel, MapEncoderModel, VitModel
 from regard.recipe.images import BaseImageData, height_and_width
 from regard.recipe.settings import Count, Fraction, Natural, NonNegative, Seed, Settings
-from regard.recipe.text_models import RecurrentDecoderModel
 from regard.recipe.training import DecodeSettings, TextTraining
-
-RECURRENT_LANGUAGE_ONLY = (
-    "variational_dropout",
-    "output_dropout",
-    "word_dropout",
-    "weight_dropout",
-    "activation_penalty",
-    "temporal_penalty",
-)
-"""Settings of `train.regularize` that only recurrent language models have."""
 
 
 class ReportedScore(Settings):
@@ -68,16 +57,6 @@ class Recipe(Settings):
         kind = getattr(self.tokens, "kind", "none")  # tasks of images have no tokens
         if self.train.regularize.bpe_dropout and kind != "bpe":
             raise ValueError(f"train.regularize.bpe_dropout needs tokens.kind = 'bpe', not {kind!r}")
-        return self
-
-    @model_validator(mode="after")
-    def check_recurrent_dropout(self) -> Self:
-        given = [name for name in RECURRENT_LANGUAGE_ONLY if getattr(self.train.regularize, name)]
-        if given and not isinstance(self.model, RecurrentDecoderModel):
-            raise ValueError(
-                f"train.regularize.{given[0]}: only recurrent language models have it; leave it out, or set "
-                "task = 'language' and model.kind = 'recurrent'"
-            )
         return self
 
     def digest(self) -> str:

@@ -94,7 +94,7 @@ class VitModel(BlockSettings):
             raise ValueError(f"model.width = {self.width}: sinusoidal positions of two dimensions need a multiple of 4")
         if self.stem != "patches" and self.patch_size not in (2, 4, 8, 16, 32):
             raise ValueError(
-                f"model.stem = '{self.stem}' halves the map again and again: model.patch_size = {self.patch_size} should be "
+                f"model.stem = '{self.stem}' halves the map at every stage: model.patch_size = {self.patch_size} should be "
                 "2, 4, 8, 16 or 32"
             )
         if self.distilled != "none" and self.pool == "mean":

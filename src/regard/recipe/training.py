@@ -50,20 +50,6 @@ class Regularization(Settings):
     drop_path: Fraction = 0.0
     """Probability that a Transformer's last sub-layers are dropped for an example, linearly less for those before them
     (stochastic depth, Huang et al. 2016, eq. 4)."""
-    variational_dropout: bool = False
-    """Recurrent language models: `dropout`, `embedding_dropout` and `output_dropout` have one mask for all time steps of a
-    sequence (Gal & Ghahramani 2016)."""
-    output_dropout: Fraction | None = None
-    """Recurrent language models: before the output layer. Default: `dropout`, which is also between layers."""
-    word_dropout: Fraction = 0.0
-    """Recurrent language models: on whole rows of the embedding table, all occurrences of a word in a batch (Gal & Ghahramani
-    2016, sec. 4.2)."""
-    weight_dropout: Fraction = 0.0
-    """Recurrent language models: on the hidden-to-hidden weights (AWD-LSTM, Merity et al. 2018, sec. 2)."""
-    activation_penalty: NonNegative = 0.0
-    """Recurrent language models: weight α of the mean square of the output layer's inputs (AR, Merity et al. 2017)."""
-    temporal_penalty: NonNegative = 0.0
-    """Recurrent language models: weight β of the mean square of the differences between successive ones (TAR)."""
     label_smoothing: Fraction = 0.1
     r_drop: NonNegative = 0.0
     """Weight of the divergence between two passes with different dropout (Liang et al. 2021); 0 is one pass."""
@@ -213,6 +199,35 @@ class TextTraining(Training):
 
     def describe_batch(self) -> str:
         return f"{self.tokens_per_batch:,} tokens"
+
+
+class LanguageRegularization(Regularization):
+    """Regularisation of language models. What recurrent ones have besides is that of the AWD-LSTM (Merity et al. 2018)."""
+
+    variational_dropout: bool = False
+    """Recurrent: `dropout`, `embedding_dropout` and `output_dropout` have one mask for all time steps of a sequence (Gal &
+    Ghahramani 2016)."""
+    output_dropout: Fraction | None = None
+    """Recurrent: before the output layer. Default: `dropout`, which is also between layers."""
+    word_dropout: Fraction = 0.0
+    """Recurrent: on whole rows of the embedding table, all occurrences of a word in a batch (Gal & Ghahramani 2016, sec. 4.2)."""
+    weight_dropout: Fraction = 0.0
+    """Recurrent: on the hidden-to-hidden weights (Merity et al. 2018, sec. 2)."""
+    activation_penalty: NonNegative = 0.0
+    """Recurrent: weight α of the mean square of the output layer's inputs (AR, Merity et al. 2017)."""
+    temporal_penalty: NonNegative = 0.0
+    """Recurrent: weight β of the mean square of the differences between successive ones (TAR)."""
+
+    def recurrent_setting(self) -> str | None:
+        """Return the name of a setting that is given and that only recurrent language models have."""
+        names = set(LanguageRegularization.model_fields) - set(Regularization.model_fields)
+        return next((name for name in LanguageRegularization.model_fields if name in names and getattr(self, name)), None)
+
+
+class LanguageTraining(TextTraining):
+    """The training loop of language models."""
+
+    regularize: LanguageRegularization = LanguageRegularization()
 
 
 class DecodeSettings(Settings):

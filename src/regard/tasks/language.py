@@ -23,7 +23,15 @@ from regard.decoding.streaming import TextStreamer, stream_texts
 from regard.errors import UserError
 from regard.models.gpt import Gpt
 from regard.models.recurrent_language import Elmo, RecurrentLanguageModel
-from regard.recipe import DecoderModel, LanguageModel, Recipe, RecurrentDecoderModel, TextData, require_fixed_split
+from regard.recipe import (
+    DecoderModel,
+    LanguageModel,
+    LanguageTraining,
+    Recipe,
+    RecurrentDecoderModel,
+    TextData,
+    require_fixed_split,
+)
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
 from regard.tasks.shared.one_or_many import best_or_ranked
@@ -40,6 +48,7 @@ class LanguageRecipe(Recipe):
     task: Literal["language"] = "language"
     data: TextData
     model: LanguageModel = RecurrentDecoderModel()
+    train: LanguageTraining = LanguageTraining()
 
     @model_validator(mode="after")
     def check_data(self) -> Self:
@@ -55,6 +64,15 @@ class LanguageRecipe(Recipe):
             )
         if self.model.kind == "elmo":
             require_fixed_split(self)
+        return self
+
+    @model_validator(mode="after")
+    def check_regularization(self) -> Self:
+        if (name := self.train.regularize.recurrent_setting()) and self.model.kind != "recurrent":
+            raise ValueError(
+                f"train.regularize.{name}: a model of kind {self.model.kind!r} does not have it; leave it out, or set "
+                "model.kind = 'recurrent'"
+            )
         return self
 
 
