@@ -128,26 +128,30 @@ def test_all_gather_rows_of_one_process_is_the_identity():
     assert every is x and first == 0
 
 
-def rank_loss(rank, world_size, folder, rows, negatives):
+def rank_loss(rank, world_size, folder, rows, negatives, own_weight):
     """Compute the loss and gradients of one rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
     model = TwoTowers()
-    loss = ContrastiveLoss()(model, make_batch(range(rows)[rank::world_size], negatives))
+    loss = ContrastiveLoss(own_weight=own_weight)(model, make_batch(range(rows)[rank::world_size], negatives))
     loss.backward()
     torch.save([loss.detach(), *(p.grad for p in model.parameters())], Path(folder, f"{rank}.pt"))
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("ranks, rows, negatives", [(2, 6, 0), (2, 7, 0), (3, 7, 0), (2, 7, 2)])
-def test_contrastive_loss_of_several_ranks_equals_one_process(ranks, rows, negatives):
+@pytest.mark.parametrize(
+    "ranks, rows, negatives, own_weight", [(2, 6, 0, 0.0), (2, 7, 0, 0.0), (3, 7, 0, 0.0), (2, 7, 2, 0.0), (2, 7, 2, 0.5)]
+)
+def test_contrastive_loss_of_several_ranks_equals_one_process(ranks, rows, negatives, own_weight):
     """The ranks' losses and gradients sum to those of one process; the ranks' numbers of rows may differ."""
     model = TwoTowers()
-    whole = ContrastiveLoss()(model, make_batch(range(rows), negatives))
+    whole = ContrastiveLoss(own_weight=own_weight)(model, make_batch(range(rows), negatives))
     whole.backward()
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        processes = [context.Process(target=rank_loss, args=(rank, ranks, folder, rows, negatives)) for rank in range(ranks)]
+        processes = [
+            context.Process(target=rank_loss, args=(rank, ranks, folder, rows, negatives, own_weight)) for rank in range(ranks)
+        ]
         for process in processes:
             process.start()
         for process in processes:
