@@ -65,8 +65,8 @@ def test_rows_with_feature_maps_have_the_map_of_their_image_and_the_same_caption
     plain, found = rows(row_per_caption=row_per_caption), replace(rows(row_per_caption=row_per_caption), feature_maps=maps)
     some = np.arange(len(found))[::-1].copy()
     batch, expected = found.batch(some, 7, 2).to(torch.device("cpu")), plain.batch(some, 7, 2)
-    assert set(batch.inputs) == {"feature_map", "target"} and batch.inputs["target"].equal(expected.inputs["target"])
-    assert batch.inputs["feature_map"].equal(maps[plain.images[some]]) and batch.labels.equal(expected.labels)
+    assert set(batch.inputs) == {"pixels", "target"} and batch.inputs["target"].equal(expected.inputs["target"])
+    assert batch.inputs["pixels"].equal(maps[plain.images[some]]) and batch.labels.equal(expected.labels)
 
 
 def test_deterministic_rows_use_the_longest_caption():

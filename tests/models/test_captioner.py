@@ -77,7 +77,7 @@ def test_cached_equals_uncached(model):
 def test_logits_of_a_feature_map_equal_those_of_its_pixels(model):
     pixels, target = examples()
     feature_map = model.feature_map(pixels)
-    close(model(feature_map=feature_map, target=target), model(pixels, target))
+    close(model(feature_map, target), model(pixels, target))
     close(model.step(target, model.start(feature_map, capacity=5))[0], model(pixels, target))
 
 

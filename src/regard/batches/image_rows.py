@@ -45,7 +45,7 @@ class GatherFeatureMaps:
     feature_maps: Tensor
 
     def __call__(self, batch: Batch) -> Batch:
-        return replace(batch, inputs={**batch.inputs, "feature_map": self.feature_maps[batch.inputs["feature_map"]]})
+        return replace(batch, inputs={**batch.inputs, "pixels": self.feature_maps[batch.inputs["pixels"]]})
 
 
 def with_pixels(
@@ -66,9 +66,9 @@ def with_pixels(
 
 
 def with_feature_maps(batch: Batch, feature_maps: Tensor, images: np.ndarray) -> Batch:
-    """Add feature maps to a batch's inputs; those on a device are gathered later, as pixels are."""
+    """Add feature maps to a batch's inputs in place of pixels; they are gathered on their device later, as pixels are."""
     numbers = torch.from_numpy(images)
-    return replace(batch, inputs={"feature_map": numbers, **batch.inputs}, transform=GatherFeatureMaps(feature_maps))
+    return replace(batch, inputs={"pixels": numbers, **batch.inputs}, transform=GatherFeatureMaps(feature_maps))
 
 
 def take_feature_maps(feature_maps: Tensor, images: np.ndarray) -> Tensor:

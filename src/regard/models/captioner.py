@@ -38,7 +38,7 @@ BASELINE_DECAY = 0.9
 class Captioner(nn.Module):
     """A decoder of captions (B, T) over the feature map of images (B, 3, H, W); subclasses add the decoder.
 
-    Images are pixels or, if the encoder is frozen and ran before, their `feature_map`.
+    In place of pixels all of its methods take what `feature_map` gives for them, (B, S, D): a frozen encoder need run only once.
     """
 
     output: nn.Linear
@@ -66,9 +66,9 @@ class Captioner(nn.Module):
             return [part for part in self.encoder.children() if part is not self.encoder.positions]
         return [self.encoder]
 
-    def image_features(self, images: Tensor) -> Tensor:
+    def image_features(self, pixels: Tensor) -> Tensor:
         """Return the vectors (B, S, D) to attend to, of pixels (B, 3, H, W) or of their `feature_map` (B, S, D)."""
-        x = self.feature_map(images) if images.dim() == 4 else images.to(self.output.weight.dtype)
+        x = self.feature_map(pixels) if pixels.dim() == 4 else pixels.to(self.output.weight.dtype)
         return self.encoder.add_positions(x) if isinstance(self.encoder, ImageFeatureMap) else x
 
 
@@ -96,17 +96,15 @@ class LstmCaptioner(Captioner):
             self.register_buffer("baseline", torch.zeros(()))
         self.last_logits: Tensor | None = None
 
-    def encode(self, images: Tensor) -> tuple[list[SourceKV], RecurrentState]:
+    def encode(self, pixels: Tensor) -> tuple[list[SourceKV], RecurrentState]:
         """Return the keys and values of the image, projected once, and the decoder's first state."""
-        features = self.image_features(images)
+        features = self.image_features(pixels)
         first = self.bridge(features.mean(1)).tanh().unflatten(1, (2, self.decoder_settings.layers, -1))  # (B, 2, L, H)
         return [SourceKV(*self.decoder.cross_attention.project_kv(features))], RecurrentState(first[:, 0], first[:, 1])
 
-    def forward(self, pixels: Tensor | None = None, target: Tensor | None = None, feature_map: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) of the token after each target position of pixels or of their feature map."""
-        images = pixels if feature_map is None else feature_map
-        assert images is not None and target is not None
-        sources, state = self.encode(images)
+    def forward(self, pixels: Tensor, target: Tensor) -> Tensor:
+        """Return the logits (B, T, V) of the token after each target position."""
+        sources, state = self.encode(pixels)
         self.decoder.attention.reset(len(target), target.device)
         features, _ = self.decoder(self.dropout(self.token_embedding(target)), state, sources)
         logits = self.output(self.dropout(features))
@@ -233,16 +231,14 @@ class TransformerCaptioner(Captioner):
         if decoder.tie:
             self.output.weight = self.token_embedding.table.weight
 
-    def encode(self, images: Tensor) -> list[SourceKV]:
+    def encode(self, pixels: Tensor) -> list[SourceKV]:
         """Return the keys and values of the image for each decoder layer, projected once."""
-        features = self.image_features(images)
+        features = self.image_features(pixels)
         return [block.project_source(features) for block in self.decoder.layers()]
 
-    def forward(self, pixels: Tensor | None = None, target: Tensor | None = None, feature_map: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) of the token after each target position of pixels or of their feature map."""
-        images = pixels if feature_map is None else feature_map
-        assert images is not None and target is not None
-        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True), sources=self.encode(images)))
+    def forward(self, pixels: Tensor, target: Tensor) -> Tensor:
+        """Return the logits (B, T, V) of the token after each target position."""
+        return self.output(self.decoder(self.token_embedding(target), mask=Mask(causal=True), sources=self.encode(pixels)))
 
     def start(self, inputs: Tensor, prefix: Tensor | None = None, capacity: int = 32) -> DecoderState:
         """Encode the images and read a prefix (B, P), short rows padded with -1 on the left."""
