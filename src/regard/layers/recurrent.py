@@ -105,7 +105,7 @@ class RecurrentLayers(nn.Module):
 
     def _encode_padded(self, x: Tensor, lengths: Tensor) -> tuple[list[Tensor], RecurrentState]:
         """Read the padding too, and ignore what comes of it: packing takes the lengths to the host, and such a step cannot be
-        captured in a CUDA graph. Not for an LSTM, whose cells at the end of a row are in no output of the fused layer."""
+        captured in a CUDA graph. Not for an LSTM, whose fused layer does not output the cell state at the end of a row."""
         layers, last_states = [], []
         for number, cells in enumerate(self.layers):
             x, last = _read_padded(cells, self.dropout(x) if number else x, lengths)
