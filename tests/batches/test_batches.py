@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import rng
-from regard.batches.batch import IGNORE_INDEX, Batch
+from regard.batches.batch import IGNORE_INDEX, Batch, MixedLabels
 from regard.batches.batches import Batches, group_by_length, sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import TranslationRows, cache_per_epoch, evaluation_rows, training_rows
@@ -238,3 +238,12 @@ def test_pad_to_multiple_leaves_labels_of_whole_rows_alone():
         padded = Batch({"source": source}, labels, np.arange(3)).pad_to_multiple(8, [100])
         assert padded.inputs["source"].shape == (3, 8)
         assert padded.labels.shape == ((3,) if width is None else (3, width))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float32])
+def test_a_duplicated_batch_has_every_row_twice_in_its_own_dtype_under_autocast(dtype):
+    inputs = torch.arange(12).view(3, 2, 2).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        batch = Batch({"x": inputs}, torch.arange(3), np.arange(3), MixedLabels(torch.ones(3), torch.zeros(3))).duplicate()
+    assert torch.equal(batch.inputs["x"], torch.cat([inputs, inputs])) and batch.inputs["x"].dtype == dtype
+    assert batch.labels.tolist() == batch.rows.tolist() == [0, 1, 2, 0, 1, 2] and len(batch.mixture.other) == 6

@@ -25,7 +25,7 @@ class MixedLabels:
         return MixedLabels(to_device(self.other, device), to_device(self.weight, device))
 
     def duplicate(self) -> "MixedLabels":
-        return MixedLabels(torch.cat([self.other, self.other]), torch.cat([self.weight, self.weight]))
+        return MixedLabels(_twice(self.other), _twice(self.weight))
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Batch:
 
     def duplicate(self) -> "Batch":
         """Return every row twice: all rows, then all rows again."""
-        inputs = {name: torch.cat([tensor, tensor]) for name, tensor in self.inputs.items()}
+        inputs = {name: _twice(tensor) for name, tensor in self.inputs.items()}
         return Batch(
             inputs,
-            torch.cat([self.labels, self.labels]),
+            _twice(self.labels),
             np.concatenate([self.rows, self.rows]),
             self.mixture and self.mixture.duplicate(),
             in_loss=self.in_loss,
@@ -91,6 +91,11 @@ class Batch:
 
 
 Transform = Callable[[Batch], Batch]
+
+
+def _twice(x: Tensor) -> Tensor:
+    """Return all rows, then all rows again. Unlike `torch.cat`, autocast leaves it alone, so that no dtype is refused."""
+    return x.repeat(2, *(1,) * (x.dim() - 1))
 
 
 def _pad_and_concat(tensors: Sequence[Tensor], value: int) -> Tensor:
