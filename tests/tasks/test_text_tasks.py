@@ -490,3 +490,23 @@ def test_tokenizer_without_required_special_tokens_is_refused(tmp_path):
         train(settings("masked", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "b", device="cpu")
     with pytest.raises(UserError, match="begins an output"):
         train(settings("translate", tokens={"file": str(tmp_path / "gpt2.json")}), tmp_path / "c", device="cpu")
+
+
+@pytest.mark.parametrize("metric, sign", [("loss", -1), ("accuracy", 1), ("f1", 1), ("mcc", 1)])
+def test_best_metric_chooses_the_checkpoint(tmp_path, metric, sign):
+    loop = {**BASE["train"], "steps": 24, "evaluate_every": 4, "save_every": 24, "best_metric": metric}
+    run = train(settings("classify", train=loop), tmp_path / "run", device="cpu")
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    evaluations = [record for record in log if "valid_loss" in record]
+    last_best = [record for record in evaluations if record["best"]][-1]
+    assert sign * last_best[f"valid_{metric}"] == max(sign * record[f"valid_{metric}"] for record in evaluations)
+    score = run._score("valid", run.data.valid).scores
+    for name in {"accuracy", "f1", "mcc"}:
+        assert score[name].score == pytest.approx(last_best[f"valid_{name}"])
+
+
+def test_a_best_metric_that_is_not_measured_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"best_metric = 'bleu' is not measured: .* loss, accuracy, f1, mcc"):
+        train(settings("classify", train={"best_metric": "bleu", "evaluate_sentences": 9}), tmp_path / "a", device="cpu")
+    with pytest.raises(UserError, match=r"set train\.evaluate_sentences"):
+        train(settings("translate", train={"best_metric": "bleu"}), tmp_path / "b", device="cpu")

@@ -137,6 +137,9 @@ class Training(Settings):
     """Checkpoints to keep, besides the best one and the one resumed from."""
     patience: Natural = 0
     """Stop after this many evaluations without a better one; 0 never stops early."""
+    best_metric: str | None = None
+    """Validation metric that chooses the best checkpoint, as named in log.jsonl without `valid_`: "mcc", or "loss"; by default
+    the task's first, which is accuracy for a classifier."""
     average_checkpoints: Natural = 0
     """The final model is the mean of the last N checkpoints, saved every `save_every` steps; 0 takes the best."""
     ema_decay: Fraction = 0.0
@@ -177,6 +180,12 @@ class Training(Settings):
     def check_lora(self) -> Self:
         if self.lora is not None and len(self.init_from) != 1:
             raise ValueError("train.lora adapts the weights of another model: name it in train.init_from")
+        return self
+
+    @model_validator(mode="after")
+    def check_best_metric(self) -> Self:
+        if self.best_metric == "bleu" and not self.evaluate_sentences:
+            raise ValueError("train.best_metric = 'bleu' needs sentences to decode: set train.evaluate_sentences")
         return self
 
     def budget(self, positions: int) -> int:

@@ -83,7 +83,7 @@ def build_loop(
             folder=folder / "checkpoints",
             log=log,
             evaluate=lambda model: validate(run, model, data.valid, valid),
-            maximize=task.metrics,
+            maximize=task.best_metrics(settings.train),
             inputs=inputs,
             callbacks=callbacks,
         )

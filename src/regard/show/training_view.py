@@ -77,7 +77,7 @@ class TrainingView(Callback):
             "name": run.folder.name,
             "task": run.task.does,
             "steps": run.recipe.train.steps,
-            "metrics": list(run.task.metrics),
+            "metrics": list(run.task.best_metrics(run.recipe.train)),
         }
         self._records = [one for one in read_records(self.folder / "log.jsonl") if 0 < one.get("step", 0) <= step]
         self._snapshots = [one for one in read_records(self.folder / SNAPSHOTS) if one.get("step", 0) <= step]

@@ -84,8 +84,8 @@ class ClassifyRun(Run):
         return [found.label for found in self.classify(examples.keys())]
 
     def _validate(self, examples: LabelledTexts, rows: Rows) -> dict[str, float]:
-        right = exact_matches(self._predictions(examples), examples.label)
-        return {**super()._validate(examples, rows), "valid_accuracy": 100 * float(np.mean(right))}
+        measured = validation_scores(self.recipe, self.labels, self._predictions(examples), examples.label)
+        return {**super()._validate(examples, rows), **measured}
 
     def _score(self, name: str, examples: LabelledTexts) -> EvaluationResult:
         return score_labels(self.recipe, self.labels, name, examples, self._predictions(examples))
@@ -101,18 +101,27 @@ def check_positive_label(recipe: Recipe, labels: Sequence[str]) -> None:
         raise UserError(f"data.positive_label = {named!r} is none of the labels: {', '.join(labels)}")
 
 
+def choose_positive(recipe: Recipe, labels: Sequence[str]) -> str | None:
+    """Return the label whose F1 is measured: the recipe's positive label, or the second of two; None is the mean over all."""
+    named = recipe.data.positive_label
+    return str(named) if named is not None else labels[1] if len(labels) == 2 else None
+
+
+def validation_scores(recipe: Recipe, labels: Sequence[str], predicted: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
+    """Return accuracy, F1 and Matthews correlation of predicted labels, as measured during training."""
+    scores = classification_scores(predicted, truth, positive=choose_positive(recipe, labels), samples=2)
+    right = 100 * float(np.mean(exact_matches(predicted, truth)))
+    return {"valid_accuracy": right, **{f"valid_{name}": score.score for name, score in scores.items()}}
+
+
 def score_labels(
     recipe: Recipe, labels: Sequence[str], name: str, examples: LabelledTexts | ImageExamples, predicted: list[str]
 ) -> EvaluationResult:
-    """Return accuracy, F1, Matthews correlation and confusion of predicted labels, with the most frequent label as baseline.
-
-    F1 is that of the recipe's positive label, or of the second of two labels, or the mean over all.
-    """
-    named, truth = recipe.data.positive_label, examples.label
-    positive = str(named) if named is not None else labels[1] if len(labels) == 2 else None
+    """Return accuracy, F1, Matthews correlation and confusion of predicted labels, with the most frequent label as baseline."""
+    truth = examples.label
     baseline = max(truth.count(label) for label in set(truth)) / len(examples)
     right = accuracy(exact_matches(predicted, truth))
-    scores = {"accuracy": right, **classification_scores(predicted, truth, positive=positive)}
+    scores = {"accuracy": right, **classification_scores(predicted, truth, positive=choose_positive(recipe, labels))}
     notes, confusion = [f"baseline, the most frequent label: {baseline:.1%}"], Confusion.count(truth, predicted, labels)
     return EvaluationResult(name, examples, predicted, scores, notes=notes, confusion=confusion)
 
@@ -124,7 +133,7 @@ CLASSIFY = Task(
     run=ClassifyRun,
     models={"transformer": EncoderClassifier, "recurrent": RecurrentClassifier},
     verbs=("classify", "embed"),
-    metrics=("valid_accuracy",),
+    metrics=("valid_accuracy", "valid_f1", "valid_mcc"),
     count_correct=lambda outputs, examples: [(int(right), 1) for right in exact_matches(outputs, examples.label)],
     pretrained=(EncoderModel, LabelledData),
     explains="label",

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self, overload
 import torch
 from pydantic import model_validator
 
-from regard import distributed
 from regard.batches.image_rows import ImageClassificationRows
 from regard.batches.rows import Rows
 from regard.corpus.dataset import Dataset
@@ -16,7 +15,7 @@ from regard.models.vit import VitClassifier
 from regard.recipe import ImageTraining, LabelledImageData, Recipe, VitModel, require_patches
 from regard.scoring import compare_accuracy
 from regard.tasks.base import Run
-from regard.tasks.classify import check_positive_label, score_labels
+from regard.tasks.classify import check_positive_label, score_labels, validation_scores
 from regard.tasks.shared.images import ImageInput, embed_images, resize_images
 from regard.tasks.shared.labels import Classification, label_ids, rank_labels, read_labels, write_labels
 from regard.tasks.shared.one_or_many import one_or_many
@@ -80,17 +79,11 @@ class ClassifyImagesRun(Run):
         return [found.label for found in rank_labels(self.labels, self._logits(self._encode(examples)))]
 
     def _validate(self, examples: ImageExamples, rows: Rows) -> dict[str, float]:
-        """Return loss and accuracy, in one pass."""
-        loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for batch in self._batches(rows):
-            with torch.no_grad():
-                logits = self.model(**batch.inputs).float()
-            loss += nll(logits.log_softmax(-1), batch.labels).sum()
-            right += (logits.argmax(-1) == batch.labels).sum()
-        return {
-            "valid_loss": float(distributed.all_reduce_sum(loss)) / len(rows),
-            "valid_accuracy": 100 * float(distributed.all_reduce_sum(right)) / len(rows),
-        }
+        """Return the loss and the scores of the predicted labels, in one pass."""
+        logits, truth = self._logits(rows), torch.from_numpy(label_ids(self.labels, examples, examples.label))
+        predicted = [self.labels[best] for best in logits.argmax(-1).tolist()]
+        measured = validation_scores(self.recipe, self.labels, predicted, examples.label)
+        return {"valid_loss": float(nll(logits.log_softmax(-1), truth).mean()), **measured}
 
     def _score(self, name: str, examples: ImageExamples) -> EvaluationResult:
         return score_labels(self.recipe, self.labels, name, examples, self._predictions(examples))
@@ -108,7 +101,7 @@ CLASSIFY_IMAGES = Task(
     verbs=("classify", "embed", "resize"),
     reads=("image",),
     image_positions=True,
-    metrics=("valid_accuracy",),
+    metrics=("valid_accuracy", "valid_f1", "valid_mcc"),
     pretrained=(VitModel, LabelledImageData),
     explains="image_label",
     model_sizes=lambda recipe, vocabulary: (recipe.data.height_width, vocabulary[0]),

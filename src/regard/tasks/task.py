@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from torch import nn
 
 from regard.corpus.examples import Examples
-from regard.recipe import BaseData, Recipe, Settings
+from regard.errors import UserError
+from regard.recipe import BaseData, Recipe, Settings, Training
 from regard.scoring import Confusion, Score
 from regard.tasks.starters.starter import Starter, StarterOptions
 from regard.training.losses import CrossEntropy, Objective
@@ -91,7 +92,8 @@ class Task:
     searches: bool = False
     """Whether outputs are found by the recipe's beam search, whose settings are then part of a score's signature."""
     metrics: tuple[str, ...] = ()
-    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does."""
+    """Validation metrics, higher is better: the first that is measured chooses the best checkpoint, else the loss does, unless
+    `train.best_metric` names one."""
     count_correct: Callable[[Sequence[str], Any], list[tuple[int, int]]] | None = None
     """Return, from the output for each example, how many of its items are right, and how many there are; None where outputs are
     not right or wrong."""
@@ -110,6 +112,15 @@ class Task:
     starter: Callable[[Sequence[Path], StarterOptions], Starter] | None = None
     """Return a starter recipe for data files."""
     card: TaskCard
+
+    def best_metrics(self, settings: Training) -> tuple[str, ...]:
+        """Return the validation metrics of which the first that is measured chooses the best checkpoint; if none is, the loss."""
+        named, known = settings.best_metric, ["loss", *(metric.removeprefix("valid_") for metric in self.metrics)]
+        if named is None:
+            return self.metrics
+        if named not in known:
+            raise UserError(f"train.best_metric = {named!r} is not measured: a run that {self.does} has {', '.join(known)}")
+        return () if named == "loss" else (f"valid_{named}",)
 
     def build(self, settings: ModelSettings, *arguments: object) -> nn.Module:
         """Build the model of these settings."""
