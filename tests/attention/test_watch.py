@@ -20,6 +20,7 @@ from regard.models.transformer import Transformer
 from regard.models.universal import UniversalTransformer
 from regard.recipe import (
     DecoderModel,
+    EncoderClassifierModel,
     EncoderModel,
     PositionSettings,
     RecurrentDecoderModel,
@@ -107,7 +108,7 @@ BLOCK = dict(width=16, heads=4, feed_forward=16, max_length=32)
 READ, LENGTHS = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(0)), torch.tensor([7, 5, 2])
 FAMILIES = {
     "bert": ("masked", EncoderModel(kind="transformer", layers=2, **BLOCK), (13,), (READ, LENGTHS)),
-    "classifier": ("classify", EncoderModel(kind="transformer", layers=2, **BLOCK), (13, 3), (READ, LENGTHS)),
+    "classifier": ("classify", EncoderClassifierModel(kind="transformer", layers=2, **BLOCK), (13, 3), (READ, LENGTHS)),
     "gpt": ("language", DecoderModel(kind="transformer", layers=3, window=2, **BLOCK), (13,), (READ,)),
     "llama": (
         "language",

@@ -6,7 +6,7 @@ import torch
 from regard.explain.target import ImageTarget, ImageTextTarget, TextTarget, patch_indices
 from regard.recipe import (
     DecoderModel,
-    EncoderModel,
+    EncoderClassifierModel,
     RecurrentDecoderModel,
     RecurrentEncoderModel,
     RecurrentModel,
@@ -32,7 +32,7 @@ def with_large_weights(model):
 
 def classifier(pool="first"):
     return with_large_weights(
-        find_task("classify", "transformer").models["transformer"](EncoderModel(**BLOCKS, layers=2, pool=pool), V, C)
+        find_task("classify", "transformer").models["transformer"](EncoderClassifierModel(**BLOCKS, layers=2, pool=pool), V, C)
     )
 
 

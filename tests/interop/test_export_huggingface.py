@@ -213,6 +213,7 @@ UNSUPPORTED = [
     ("classify", dict(BERT, pool="mean"), "model.pool = 'mean'"),
     ("classify", dict(BERT, pool="max"), "model.pool = 'max'"),
     ("classify", dict(BERT, convolution=3), "model.convolution = 3"),
+    ("pairs", dict(BERT, pool="mean", pairs="cosine"), "model.pool = 'mean'"),
 ]
 
 

@@ -9,6 +9,7 @@ import torch
 from regard.batches.batch import IGNORE_INDEX, Batch
 from regard.recipe import (
     DecoderModel,
+    EncoderClassifierModel,
     EncoderModel,
     PositionSettings,
     RecurrentModel,
@@ -79,7 +80,7 @@ def test_loss_and_gradients_are_finite(name, kind, precision):
 @pytest.mark.parametrize("kind", BATCHES)
 def test_classifier_of_empty_texts_is_finite(pool, kind):
     model = find_task("classify", "transformer").models["transformer"](
-        EncoderModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularization()
+        EncoderClassifierModel(kind="transformer", layers=1, pool=pool, **SHAPE), V, 3, Regularization()
     )
     batch = build_batch("BERT", *BATCHES[kind])
     logits = model(**batch.inputs)

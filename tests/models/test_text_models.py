@@ -17,7 +17,14 @@ from regard.errors import UserError
 from regard.layers.recurrent import RecurrentLayers, reverse_sequences
 from regard.layers.state import DecoderState
 from regard.models.recurrent_encoder import ContextualEmbedding
-from regard.recipe import DecoderModel, ElmoModel, EncoderModel, RecurrentDecoderModel, RecurrentEncoderModel
+from regard.recipe import (
+    DecoderModel,
+    ElmoModel,
+    EncoderClassifierModel,
+    EncoderModel,
+    RecurrentDecoderModel,
+    RecurrentEncoderModel,
+)
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 
@@ -68,7 +75,7 @@ def text_models(draw, tasks=("classify", "tag", "elmo")):
     torch.manual_seed(draw(st.integers(0, 1000)))
     task = draw(st.sampled_from(tasks))
     if task != "elmo" and draw(st.booleans()):
-        settings = EncoderModel(
+        settings = EncoderClassifierModel(
             **draw(blocks()),
             segments=draw(st.sampled_from([0, 2])),
             embedding_norm=draw(st.booleans()),
@@ -116,6 +123,26 @@ def test_padding_does_not_change_logits_and_batched_equals_one_by_one(model):
     for row, length in enumerate(lengths.tolist()):
         close(real(together, row, length), real(other, row, length))
         close(real(together, row, length), model(source[row : row + 1, :length], lengths[row : row + 1])[0])
+
+
+@given(blocks(), st.sampled_from([0, 2]), st.sampled_from(["mean", "max"]), st.sampled_from(["bi-encoder", "cosine"]))
+def test_bi_encoder_reads_each_text_of_a_pair_alone(block, segments, pool, pairs):
+    """The vectors of a padded batch of pairs are those of each text in a row of its own."""
+    settings = EncoderClassifierModel(**block, segments=segments, pool=pool, pairs=pairs)
+    model = enlarge_weights(find_task("classify", "transformer").models["transformer"](settings, V, C).double().eval())
+    source, lengths = texts(B=4, S=9)
+    ends = torch.cat([torch.randint(1, 9, (1,)), torch.randint(1, 9, (3,)).minimum(lengths[1:])])  # of the first texts
+    lengths, at = lengths.maximum(ends + 1), torch.arange(9)
+    second = ((at >= ends[:, None]) & (at < lengths[:, None])).long()
+    together, logits = model.text_vectors(source, lengths, second), model(source, lengths, second)
+    for row, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist())):
+        alone = []
+        for text in (source[row, :end], source[row, end:length]):
+            size = torch.tensor([len(text)])
+            alone.append(model.pool(model.encoder(text[None], size), size))
+        close(together[0][row], alone[0][0])
+        close(together[1][row], alone[1][0])
+        close(logits[row], model.output(model.compare(*alone))[0])
 
 
 @given(blocks(), st.sampled_from([0, 1, 2]), st.integers(0, 1000))

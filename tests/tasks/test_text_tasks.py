@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import regard
 from regard.batches.batches import sequential_batches
+from regard.batches.ragged import Ragged
+from regard.batches.rows import encoder_inputs
 from regard.cli import app
 from regard.corpus.examples import TaggedSentences
 from regard.errors import UserError
@@ -85,7 +87,8 @@ def test_every_text_task_learns(runs):
         assert scores[name]["perplexity"].high < runs[name].tokenizers[0].size / fraction
 
 
-def test_classifier_reads_text_pairs(tmp_path):
+@pytest.mark.parametrize("pairs", ["cross-encoder", "bi-encoder", "cosine"])
+def test_classifier_reads_text_pairs(tmp_path, pairs):
     """The label is which of the two texts has the "yes", so that the bag of words of the pair tells nothing."""
     for name, numbers in (("train", range(300)), ("valid", range(300, 400))):
         lines = [f"{i % 2}\t{i % 7} {'yes' if i % 2 else 'no'}\t{'no' if i % 2 else 'yes'} {i % 5}\n" for i in numbers]
@@ -100,13 +103,21 @@ def test_classifier_reads_text_pairs(tmp_path):
         "text_pair": 2,
     }
     config = settings("classify", data=data)
-    config["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24}
+    config["model"] = {**STACK, "width": 48, "segments": 2, "max_length": 24, "pairs": pairs}
     run = train(config, tmp_path / "run", device="cpu")
     assert evaluate(run)[0].scores["accuracy"].low > 90
     assert [found[0].label for found in run.classify(["3 yes\tno 1", "3 no\tyes 1"])] == ["1", "0"]
     assert run.classify(["a " * 50 + "\tb"]), "truncated to max_length"
     with pytest.raises(UserError, match="line 2 has 1 texts; this run reads pairs, separated by a tab"):
         run.classify(["a\tb", "alone"])
+    if pairs != "cross-encoder":
+        texts = [encoder_inputs(Ragged.from_rows([ids]), run._special_tokens) for ids in run._ids(["3 yes", "no 1"])]
+        u, v = (run.model.pool(run.model.encoder(**text), text["lengths"]) for text in texts)
+        p = run.model.output(run.model.compare(u, v)).softmax(-1)[0]
+        found = {one.label: one.probability for one in run.classify("3 yes\tno 1")}
+        assert [found[label] for label in run.labels] == pytest.approx(p.tolist(), abs=1e-4)
+    explained = run.explain("3 yes\tno 1", method="occlusion")
+    assert {"yes", "no"} <= {token.strip("▁ ") for token in explained.features}
     with pytest.raises(UserError, match=r"pairs are read by model\.kind = 'transformer'"):
         train(settings("classify", data=data), tmp_path / "other", device="cpu")
 

@@ -202,11 +202,11 @@ def encoder_pair_inputs(
 
     `special_id` replaces the id of every special token.
     """
-    prefix, separator, suffix = (
+    prefix, separator, second_prefix, suffix = (
         list(ids) if special_id is None else [special_id] * len(ids)
-        for ids in (special_tokens.prefix, special_tokens.separator, special_tokens.suffix)
+        for ids in (special_tokens.prefix, special_tokens.separator, special_tokens.second_prefix, special_tokens.suffix)
     )
-    sides = first.surround(prefix, separator), second.surround([], suffix)
+    sides = first.surround(prefix, separator), second.surround(second_prefix, suffix)
     both = Ragged.concat_rows(*sides)
     segments = Ragged.concat_rows(
         *(

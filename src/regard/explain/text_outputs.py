@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from regard.batches.ragged import Ragged
-from regard.batches.rows import PairClassificationRows, TranslationRows
+from regard.batches.rows import ClassificationRows, PairClassificationRows, TranslationRows
 from regard.batches.token_store import TokenStore
 from regard.corpus.examples import Examples, ImageExamples, LabelledTexts, SentencePairs, TaskMixture, TextLines
 from regard.corpus.image_files import read_images
@@ -36,7 +36,7 @@ from regard.tasks.base import Run
 from regard.tasks.classify import ClassifyRun
 from regard.tasks.shared.gold import attach_gold_alignments
 from regard.tasks.shared.images import ImageInput
-from regard.tasks.shared.labels import pair_rows, single_rows
+from regard.tasks.shared.labels import pair_rows, reads_pairs, single_rows
 from regard.tasks.transformers_models import TransformersRun
 from regard.tasks.translate import TranslateRun
 from regard.worlds import bilingual
@@ -50,14 +50,14 @@ NOT_EXPLAINED = (
 def label_output(run: ClassifyRun, text: str, selection: OutputSelection) -> ExplainedOutput:
     selection.refuse(run, but="class", cure=f"use --class with one of: {', '.join(run.labels[:8])}")
     output = -1 if selection.label is None else label_index("class", selection.label, run.labels)
-    special = run._special_tokens
-    paired = run.recipe.data.text_pair is not None if run._huggingface is None else "\t" in text
-    rows = pair_rows(run, {0: text}) if paired else single_rows(run, {0: text})
+    rows: PairClassificationRows | ClassificationRows = (pair_rows if reads_pairs(run, text) else single_rows)(run, {0: text})
+    special = rows.special_tokens
     inputs = rows.batch(np.arange(1), 0, 0).to(run.device).inputs
     end = inputs["source"].size(1) - len(special.suffix)
     if isinstance(rows, PairClassificationRows):
         second = end - int(rows.second.lengths(0, 0)[0])
-        positions = [*range(len(special.prefix), second - len(special.separator)), *range(second, end)]
+        first_end = second - len(special.second_prefix) - len(special.separator)
+        positions = [*range(len(special.prefix), first_end), *range(second, end)]
     else:
         positions = list(range(len(special.prefix), end))
     target = with_predicted_output(text_target(run, inputs, "source", positions, None, output))

@@ -20,7 +20,7 @@ from regard.models.gpt import build_stack, init_normal
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
     from regard.recipe import Regularization
-    from regard.recipe.text_models import EncoderModel
+    from regard.recipe.text_models import EncoderClassifierModel, EncoderModel
 
 MASK_RATE = 0.15
 """The usual fraction of masked tokens, by which the next-sentence loss is weighted."""
@@ -99,14 +99,16 @@ class Pooling(nn.Module):
         self.kind = kind
         self.dense = nn.Linear(width, width) if kind in FIRST_TOKEN else None
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, inside: Tensor | None = None) -> Tensor:
+        """Return the vector of each row's text; of the tokens `inside` (B, S) alone, for the mean and the maximum."""
         if self.dense is not None:
             return FIRST_TOKEN[self.kind](self.dense(x[:, 0]))
         if self.kind == "first_token":
             return x[:, 0]
         if self.kind == "end":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
-        real = torch.arange(x.size(1), device=x.device) < lengths[:, None]  # (B, S)
+        real = torch.arange(x.size(1), device=x.device) < lengths[:, None] if inside is None else inside  # (B, S)
+        lengths = lengths if inside is None else inside.sum(1)
         if self.kind == "max":
             padding = ~real & (lengths > 0)[:, None]  # an empty text gives the maximum of its padding, which is finite
             return x.masked_fill(padding[..., None], float("-inf")).amax(1)
@@ -196,28 +198,49 @@ def build_head(settings: "EncoderModel") -> nn.Module:
 
 
 class EncoderClassifier(EncoderWithHead):
-    """A classifier on the pooled vector."""
+    """A classifier on the pooled vector. Of a pair whose texts are read alone, on what compares their vectors u and v: the output
+    is W [u; v; |u − v|] + b (Reimers & Gurevych 2019, sec. 3), or w cos(u, v) + b."""
 
     once_per_example = ("output", "pool.dense", "head.transform")
 
     def __init__(
         self,
-        settings: "EncoderModel",
+        settings: "EncoderClassifierModel",
         vocabulary: int,
         labels: int,
         regularize: "Regularization | None" = None,
         features: None = None,
     ):
         super().__init__(settings, vocabulary, regularize)
+        self.settings: EncoderClassifierModel = settings
         self.pool = Pooling(settings.pool, settings.width)
         self.head = build_head(settings)
-        self.output = nn.Linear(settings.width, labels)
+        compared = {"cross-encoder": settings.width, "bi-encoder": 3 * settings.width, "cosine": 1}[settings.pairs]
+        self.output = nn.Linear(compared, labels)
         init_normal(self)
 
     def forward(self, source: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return the logits (B, C) of the labels of each text."""
+        """Return the logits (B, C) of the labels of each text, or of each pair, whose texts have `segments` 0 and 1 (B, S)."""
+        if self.settings.reads_texts_alone:
+            assert segments is not None, "the segments tell the texts of a pair apart"
+            return self.output(self.compare(*self.text_vectors(source, lengths, segments)))
         pooled = self.pool(self.encoder(source, lengths, segments), lengths)  # (B, D)
         return self.output(self.dropout(self.head(pooled)))
+
+    def text_vectors(self, source: Tensor, lengths: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors (B, D) of both texts of each row, of which neither attends to the other."""
+        padding = torch.arange(source.size(1), device=source.device) >= lengths[:, None]  # (B, S)
+        documents = segments.masked_fill(padding, 2)
+        x = self.encoder(source, lengths, documents=documents)
+        u, v = (self.head(self.pool(x, lengths, documents == number)) for number in (0, 1))
+        return u, v
+
+    def compare(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return what the output reads of two vectors: [u; v; |u − v|] (B, 3D), or their cosine (B, 1)."""
+        if self.settings.pairs == "cosine":
+            exact = torch.promote_types(u.dtype, torch.float32)
+            return F.cosine_similarity(u.to(exact), v.to(exact), dim=-1)[:, None].to(u.dtype)
+        return self.dropout(torch.cat([u, v, (u - v).abs()], dim=-1))
 
 
 class SpanPredictor(EncoderWithHead):

@@ -137,6 +137,28 @@ class EncoderModel(StackSettings):
         return self
 
 
+class EncoderClassifierModel(EncoderModel):
+    """A Transformer encoder that predicts a label or a number of a text, or of a pair of texts."""
+
+    pairs: Literal["cross-encoder", "bi-encoder", "cosine"] = "cross-encoder"
+    """How a pair is read. `cross-encoder`: as one text, in which each attends to the other. `bi-encoder`: each text alone; the
+    output reads both vectors and their absolute difference (Reimers & Gurevych 2019). `cosine`: each alone; the output reads only
+    the cosine of both vectors, for few pairs and an encoder that was trained to embed single texts."""
+
+    @model_validator(mode="after")
+    def check_pairs(self) -> Self:
+        if self.reads_texts_alone and self.pool not in ("mean", "max"):
+            raise ValueError(f"model.pool = {self.pool!r}: with model.pairs = {self.pairs!r} use 'mean' or 'max'")
+        if self.reads_texts_alone and self.convolution:
+            raise ValueError(f"model.convolution would mix the texts of a pair: with model.pairs = {self.pairs!r} set it to 0")
+        return self
+
+    @property
+    def reads_texts_alone(self) -> bool:
+        """Whether neither text of a pair attends to the other."""
+        return self.pairs != "cross-encoder"
+
+
 class DecoderModel(StackSettings):
     """A Transformer decoder such as GPT (Radford et al. 2018, 2019; Brown et al. 2020). Any field of a preset may be
     overridden."""
@@ -264,7 +286,12 @@ LanguageModel = Annotated[
     discriminate_by_kind("recurrent", "transformer, recurrent or elmo"),
 ]
 
+TextClassifierModel = Annotated[
+    Annotated[EncoderClassifierModel, Tag("transformer")] | Annotated[RecurrentEncoderModel, Tag("recurrent")],
+    discriminate_by_kind("recurrent", "transformer or recurrent, or vit to classify images"),
+]
+
 TextEncoderModel = Annotated[
     Annotated[EncoderModel, Tag("transformer")] | Annotated[RecurrentEncoderModel, Tag("recurrent")],
-    discriminate_by_kind("recurrent", "transformer or recurrent, or vit to classify images"),
+    discriminate_by_kind("recurrent", "transformer or recurrent"),
 ]

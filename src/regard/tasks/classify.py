@@ -13,7 +13,7 @@ from regard.corpus.examples import ImageExamples, LabelledTexts
 from regard.errors import UserError
 from regard.models.bert import EncoderClassifier
 from regard.models.recurrent_encoder import RecurrentClassifier
-from regard.recipe import EncoderModel, LabelledData, Recipe, RecurrentEncoderModel, TextEncoderModel
+from regard.recipe import EncoderClassifierModel, LabelledData, Recipe, RecurrentEncoderModel, TextClassifierModel
 from regard.scoring import Confusion, accuracy, classification_scores, compare_accuracy
 from regard.tasks.base import Run
 from regard.tasks.shared.embedding import embed_texts
@@ -38,12 +38,14 @@ class ClassifyRecipe(Recipe):
 
     task: Literal["classify"] = "classify"
     data: LabelledData
-    model: TextEncoderModel = RecurrentEncoderModel()
+    model: TextClassifierModel = RecurrentEncoderModel()
 
     @model_validator(mode="after")
     def check_pairs(self) -> Self:
         if self.data.text_pair is not None and self.model.kind != "transformer":
             raise ValueError(f"data.text_pair: pairs are read by model.kind = 'transformer', not {self.model.kind!r}")
+        if self.data.text_pair is None and getattr(self.model, "reads_texts_alone", False):
+            raise ValueError("model.pairs is set, but there are no pairs: name the column of the second text in data.text_pair")
         return self
 
 
@@ -135,7 +137,7 @@ CLASSIFY = Task(
     verbs=("classify", "embed"),
     metrics=("valid_accuracy", "valid_f1", "valid_mcc"),
     count_correct=lambda outputs, examples: [(int(right), 1) for right in exact_matches(outputs, examples.label)],
-    pretrained=(EncoderModel, LabelledData),
+    pretrained=(EncoderClassifierModel, LabelledData),
     explains="label",
     model_sizes=lambda recipe, vocabulary: (vocabulary[0], 2),
     starter=classify_recipe,

@@ -1,6 +1,6 @@
 """The tokens that are not text: those of our own tokenizers, and those of any other vocabulary."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 """PAD also pads batches of any vocabulary: positions after the end of a text are masked, so any id would do."""
@@ -36,6 +36,8 @@ class SpecialTokens:
     """The segment id of the second text of a pair."""
     output_prefix: tuple[int, ...] = ()
     """Tokens that every output begins with after `bos`, such as the code of its language (mBART-50, NLLB)."""
+    second_prefix: tuple[int, ...] = ()
+    """Tokens before the second text of a pair, in its segment."""
 
     @property
     def separator(self) -> tuple[int, ...]:
@@ -51,10 +53,14 @@ class SpecialTokens:
         """The decoder's inputs before an output."""
         return (self.bos, *self.output_prefix)
 
+    def around_each_text(self) -> "SpecialTokens":
+        """Return the special tokens of pairs whose texts are read one by one: each between its own, in a segment of its own."""
+        return replace(self, pair_separator=self.suffix, second_prefix=self.prefix, second_segment=1)
+
     @property
     def num_added_to_pair(self) -> int:
         """Special tokens added to a pair of texts."""
-        return self.num_added + len(self.separator)
+        return self.num_added + len(self.separator) + len(self.second_prefix)
 
 
 DEFAULT_SPECIAL_TOKENS = SpecialTokens()

@@ -20,6 +20,7 @@ from regard.files import atomic_write
 from regard.interop.convert import HuggingFaceFolder
 from regard.tasks.base import Run
 from regard.tasks.shared.run_folder import read_json
+from regard.tokens.special_tokens import SpecialTokens
 
 LABELS_FILE = "labels.json"
 
@@ -91,7 +92,13 @@ def labelled_rows(run: Run, examples: LabelledTexts, targets: np.ndarray, traini
     if not examples.text_pair:
         return ClassificationRows(text, targets, special_tokens=run._special_tokens)
     text_pair = run._token_store(examples.text_pair, run.tokenizers[0], training)
-    return PairClassificationRows(text, text_pair, targets, run._special_tokens)
+    return PairClassificationRows(text, text_pair, targets, pair_special_tokens(run))
+
+
+def pair_special_tokens(run: Run) -> SpecialTokens:
+    """Return the special tokens around the texts of a pair, or around each of them where the model reads it alone."""
+    special_tokens = run._special_tokens
+    return special_tokens.around_each_text() if getattr(run.recipe.model, "reads_texts_alone", False) else special_tokens
 
 
 def classify_logits(run: Run, texts: Sequence[str]) -> Tensor:
@@ -117,18 +124,18 @@ def classify_inputs(run: Run, text: str) -> dict[str, Tensor]:
     return pair_rows(run, {0: text}).batch(np.array([0]), 0, 0).inputs
 
 
-def single_rows(run: Run, texts: Mapping[int, str]) -> Rows:
+def single_rows(run: Run, texts: Mapping[int, str]) -> ClassificationRows:
     """Tokenize a user's texts, by line number, without targets."""
     ids = TokenStore(Ragged.from_rows(run._ids(list(texts.values()))))
     return ClassificationRows(ids, np.zeros(len(texts), np.int64), special_tokens=run._special_tokens)
 
 
-def pair_rows(run: Run, texts: Mapping[int, str]) -> Rows:
+def pair_rows(run: Run, texts: Mapping[int, str]) -> PairClassificationRows:
     """Tokenize a user's pairs, each separated by a tab, by line number, without targets."""
     parts = [text.split("\t") for text in texts.values()]
     for number, part in zip(texts, parts):
         if len(part) != 2:
             raise UserError(f"line {number + 1} has {len(part)} texts; this run reads pairs, separated by a tab")
     first, second = (TokenStore(Ragged.from_rows(run.tokenizers[0].encode(list(side)))) for side in zip(*parts))
-    rows = PairClassificationRows(first, second, np.zeros(len(texts), np.int64), run._special_tokens)
+    rows = PairClassificationRows(first, second, np.zeros(len(texts), np.int64), pair_special_tokens(run))
     return rows.truncate(run.recipe.model.max_length)
