@@ -203,10 +203,10 @@ def test_hard_attention_captioner_learns(image_folder, tmp_path):
     assert float(read_weights(run.folder / "model.safetensors")["baseline"]) < 0
 
 
-@pytest.mark.parametrize("attention", ["soft", "hard"])
-def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, image_folder, tmp_path):
-    decoder = {"kind": "lstm", "width": 8, "attention": attention}
-    config = settings(image_folder, model={"decoder": decoder}, train={"steps": 8, "save_every": 4, "evaluate_every": 8})
+@pytest.mark.parametrize("attention, changes", [("soft", {}), ("hard", {}), ("soft", {"self_critical": {"samples": 2}})])
+def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, changes, image_folder, tmp_path):
+    decoder, short = {"kind": "lstm", "width": 8, "attention": attention}, {"steps": 8, "save_every": 4, "evaluate_every": 8}
+    config = settings(image_folder, model={"decoder": decoder}, train={**short, **changes})
     run = train(config, tmp_path / "whole", device="cpu")
     again = tmp_path / "again"
     shutil.copytree(run.folder, again)
@@ -215,6 +215,37 @@ def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, 
     train(again, resume=True, device="cpu")
     mine, theirs = (read_weights(folder / "checkpoints/step-00000008/model.safetensors") for folder in (run.folder, again))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("fixture_name", ["run", "transformer"])
+def test_self_critical_training_raises_the_bleu_of_samples(fixture_name, image_folder, tmp_path, request):
+    """The loss in the log is 1 - BLEU of the samples, from a model that has just begun to learn."""
+    model = request.getfixturevalue(fixture_name).recipe.model.model_dump(exclude_none=True)
+    short = {"steps": 40, "evaluate_every": 40, "save_every": 40}
+    start = train({**settings(image_folder, train=short), "model": model}, tmp_path / "start", device="cpu")
+    changes = {**short, "steps": 80, "log_every": 5, "init_from": str(start.folder), "self_critical": {"samples": 4}}
+    train({**settings(image_folder, train=changes), "model": model}, tmp_path / "run", device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert 0 < np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.03
+
+
+@pytest.mark.parametrize(
+    "train_settings, decoder, message",
+    [
+        ({"evaluate_sentences": 0}, {}, "set train.evaluate_sentences"),
+        ({"regularize": {"r_drop": 1.0}}, {}, "set it to 0"),
+        ({"compile": True}, {}, "train.compile: the host takes part"),
+        ({"cuda_graphs": True}, {}, "train.cuda_graphs: the host takes part"),
+        ({"parallel": "fsdp"}, {}, "use 'ddp'"),
+        ({}, {"attention": "hard"}, "use attention = 'soft'"),
+    ],
+)
+def test_settings_that_self_critical_training_refuses(image_folder, train_settings, decoder, message):
+    config = settings(image_folder, train={"self_critical": {}, **train_settings})
+    config["model"]["decoder"] |= decoder
+    with pytest.raises(UserError, match=message):
+        build_recipe(config)
 
 
 def test_caption_command_equals_the_python_api(run, image_folder, tmp_path):

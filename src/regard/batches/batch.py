@@ -38,6 +38,8 @@ class Batch:
     mixture: MixedLabels | None = None
     transform: "Transform | None" = None
     """Applied once the batch is on its device."""
+    references: list[list[list[int]]] | None = None
+    """The ids of every reference of each row, for losses that score whole outputs."""
     in_loss: bool = True
     """False for a dummy row, excluded from the loss: a rank gets one if the batch has fewer rows than there are ranks."""
 
@@ -45,7 +47,9 @@ class Batch:
         """Copy the batch to a device and apply its transform there."""
         inputs = {name: to_device(tensor, device) for name, tensor in self.inputs.items()}
         mixture = self.mixture and self.mixture.to(device)
-        moved = Batch(inputs, to_device(self.labels, device), self.rows, mixture, in_loss=self.in_loss)
+        moved = Batch(
+            inputs, to_device(self.labels, device), self.rows, mixture, references=self.references, in_loss=self.in_loss
+        )
         return moved if self.transform is None else self.transform(moved)
 
     def duplicate(self) -> "Batch":

@@ -113,6 +113,8 @@ class CaptionRows(Rows):
     augment: AugmentSettings | None = None
     feature_maps: Tensor | None = None  # (N, S, D)
     """What a frozen encoder gives for the pixels, and replaces them."""
+    with_references: bool = False
+    """Give every batch all captions of its images."""
 
     @staticmethod
     def from_counts(
@@ -149,10 +151,16 @@ class CaptionRows(Rows):
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
         caption = self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch)
         inputs = {"target": decoder_inputs(caption, self.special_tokens)}
-        batch = Batch(inputs, decoder_labels(caption, self.special_tokens), rows)
+        references = [self.references(row) for row in rows] if self.with_references else None
+        batch = Batch(inputs, decoder_labels(caption, self.special_tokens), rows, references=references)
         if self.feature_maps is not None:
             return with_feature_maps(batch, self.feature_maps, self.images[rows])
         return with_pixels(batch, self.pixels, self.images[rows], self.augment, seed, epoch)
+
+    def references(self, row: int) -> list[list[int]]:
+        """Return the ids of all captions of a row's image."""
+        captions = self.captions.deterministic().take(self.first[row] + np.arange(self.number[row]), 0, 0)
+        return [captions[i].tolist() for i in range(len(captions))]
 
     def deterministic(self) -> "CaptionRows":
         """Return the longest caption of each image, without BPE-dropout and augmentation."""

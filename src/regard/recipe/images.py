@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from regard.recipe.data import Data, ShapesWorld
 from regard.recipe.settings import Fraction, Natural, NonNegative, Settings, Size
-from regard.recipe.training import Training
+from regard.recipe.training import SelfCritical, Training
 
 Side = Annotated[int, Field(ge=1, le=8192)]
 
@@ -122,3 +122,25 @@ class ImageTraining(Training):
 
     def describe_batch(self) -> str:
         return f"{self.images_per_batch:,} images"
+
+
+class CaptionTraining(ImageTraining):
+    """The training loop of captioners."""
+
+    self_critical: SelfCritical | None = None
+    """Train on the BLEU of the model's own samples."""
+
+    @model_validator(mode="after")
+    def check_self_critical(self) -> Self:
+        if self.self_critical is None:
+            return self
+        if not self.evaluate_sentences:
+            raise ValueError("train.self_critical raises the loss that would choose the weights: set train.evaluate_sentences")
+        if self.regularize.r_drop:
+            raise ValueError("train.regularize.r_drop compares two passes over references: with train.self_critical set it to 0")
+        if self.compile is True or self.cuda_graphs is True:
+            name = "compile" if self.compile is True else "cuda_graphs"
+            raise ValueError(f"train.{name}: the host takes part in every step of train.self_critical; leave it out")
+        if self.parallel == "fsdp":
+            raise ValueError("train.parallel = 'fsdp' shards the weights that train.self_critical samples with; use 'ddp'")
+        return self

@@ -109,6 +109,16 @@ class LoraSettings(Settings):
         return self.alpha / self.rank
 
 
+class SelfCritical(Settings):
+    """Train on the BLEU of outputs that the model samples itself, instead of on the next word of a reference (self-critical
+    sequence training, Rennie et al. 2017). For a few hundred steps, from a model that was trained as usual (`init_from`)."""
+
+    samples: int = Field(5, ge=2, le=64)
+    """Outputs sampled for each input in a step; each is compared with the mean of the others."""
+    cross_entropy_weight: NonNegative = 0.0
+    """Weight of the cross-entropy of the references, which is added."""
+
+
 class Training(Settings):
     """Settings of the training loop of all tasks."""
 

@@ -76,7 +76,7 @@ def build_loop(
     with log.timed("optimizer"):
         loop = TrainingLoop(
             run.model,
-            task.loss(run),
+            run._objective(),
             batches,
             settings.train.model_copy(update={"cuda_graphs": speedups.cuda_graphs, "compile": speedups.compile}),
             seed=settings.seed,
@@ -96,6 +96,8 @@ def choose_batches(run: Run, rows: Rows) -> tuple[Batches, Speedups]:
     work = TrainingWork(run.device.type, settings.steps)
     if isinstance(run.recipe.model, OwnModel):
         work = replace(work, obstacle="it is not known whether your model allows them: set train.cuda_graphs or train.compile")
+    elif getattr(settings, "self_critical", None) is not None:
+        work = replace(work, obstacle="the host takes part in every step of train.self_critical")
     elif run.device.type == "cuda":
         from regard.plan.planner import estimate_step_seconds
 

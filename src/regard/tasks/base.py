@@ -39,7 +39,7 @@ from regard.tasks.starters.starter import StarterOptions
 from regard.tasks.task import ComparisonRow, EvaluationResult, Size, Task
 from regard.tokens.special_tokens import SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
-from regard.training.losses import sequence_log_probs
+from regard.training.losses import Objective, sequence_log_probs
 
 if TYPE_CHECKING:
     from regard.explain.explanation import Explanation
@@ -284,6 +284,10 @@ class Run:
         batches = sequential_batches(rows, budget)
         mine = distributed.shard(batches) if shard else batches
         return (batch.to(self.device) for batch in track(mine, len(rows), lambda batch: len(batch.rows)))
+
+    def _objective(self) -> Objective:
+        """Return the loss to train with."""
+        return self.task.loss(self)
 
     # scores
 

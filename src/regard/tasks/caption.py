@@ -20,7 +20,7 @@ from regard.decoding.batching import Sources, decode_all
 from regard.decoding.protocol import Hypothesis
 from regard.errors import UserError
 from regard.models.captioner import LstmCaptioner, TransformerCaptioner
-from regard.recipe import CaptionedImageData, CaptionModel, ImageTraining, Recipe, require_encoder
+from regard.recipe import CaptionedImageData, CaptionModel, CaptionTraining, Recipe, require_encoder
 from regard.scoring import (
     accuracy,
     attention_in_boxes,
@@ -31,6 +31,7 @@ from regard.scoring import (
     transpose_references,
 )
 from regard.tasks.base import Run
+from regard.tasks.self_critical import SelfCriticalLoss
 from regard.tasks.shared.embedding import EmbeddedText
 from regard.tasks.shared.images import MAX_VECTOR_BYTES, ImageInput, are_frozen, in_mode
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
@@ -38,6 +39,7 @@ from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.starters.image_starters import caption_recipe
 from regard.tasks.task import ComparisonRow, EvaluationResult, Task, TaskCard
 from regard.tasks.translate import Alignment, Translation, attention_of_rows
+from regard.training.losses import Objective
 from regard.worlds import shapes
 
 HEAD_IMAGES = 100
@@ -50,7 +52,7 @@ class CaptionRecipe(Recipe):
     task: Literal["caption"] = "caption"
     data: CaptionedImageData
     model: CaptionModel = CaptionModel()
-    train: ImageTraining = ImageTraining()  # type: ignore[assignment]
+    train: CaptionTraining = CaptionTraining()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def check_images(self) -> Self:
@@ -58,6 +60,8 @@ class CaptionRecipe(Recipe):
         augment = self.train.augment
         if augment.mixup or augment.cutmix:
             raise ValueError("train.augment: mixup and cutmix mix labels, and captions cannot be mixed; set both to 0")
+        if self.train.self_critical is not None and getattr(self.model.decoder, "attention", "soft") == "hard":
+            raise ValueError("train.self_critical: hard attention is trained by a reward of its own; use attention = 'soft'")
         if augment.flip and self.data.world is not None:
             raise ValueError("train.augment.flip: captions of shapes say what is left and right; set it to false")
         return self
@@ -76,6 +80,8 @@ class CaptionAlignment:
 
 class CaptionRun(Run):
     """A captioner."""
+
+    recipe: CaptionRecipe
 
     @overload
     def caption(self, images: ImageInput, *, number: None = None, **options: Unpack[SearchOptions]) -> Translation: ...  # type: ignore[overload-overlap]
@@ -192,7 +198,7 @@ class CaptionRun(Run):
 
     def _encode(self, examples: ImageExamples, *, training: bool = False) -> Rows:
         """Return for training one row per image, with one of its captions; else one row per caption."""
-        return CaptionRows.from_counts(
+        rows = CaptionRows.from_counts(
             self._images.pixels(examples),
             self._token_store(examples.texts()[0], self.tokenizers[0], training),
             [len(captions) for captions in examples.captions],
@@ -201,6 +207,7 @@ class CaptionRun(Run):
             augment=self._images.augmentation(training),
             row_per_caption=not training,
         )
+        return replace(rows, with_references=training and self.recipe.train.self_critical is not None)
 
     def _run_frozen(self, rows: Rows) -> Rows:
         """Compute the feature map of every image once, where the encoder is frozen and training adds no noise before it."""
@@ -223,6 +230,15 @@ class CaptionRun(Run):
         pixels = self._images.decode([text])
         tokens = self._caption_pixels(pixels)[0][0].tokens
         return self._rows(pixels, [tokens]).batch(np.array([0]), 0, 0).inputs
+
+    def _objective(self) -> Objective:
+        """Return the cross-entropy of the captions, or the loss on the BLEU of the model's own."""
+        settings = self.recipe.train
+        if settings.self_critical is None:
+            return super()._objective()
+        return SelfCriticalLoss(
+            settings.self_critical, settings.regularize, self.tokenizers[0], self._special_tokens, self._max_positions
+        )
 
     # scores
 

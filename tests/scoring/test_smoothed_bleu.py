@@ -1,0 +1,26 @@
+"""Laws of the smoothed BLEU of single sentences."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+
+from regard.scoring import References
+
+sentences = st.lists(st.sampled_from("abcde"), min_size=1, max_size=9)
+
+
+@given(sentences, st.lists(sentences, min_size=1, max_size=4))
+def test_smoothed_bleu_is_that_of_sacrebleu_with_a_longer_reference(words, references):
+    """sacreBLEU's add-k smoothing with k = 1 is BLEU+1; the brevity penalty is for one word more than the reference has."""
+    expected = BLEU(smooth_method="add-k", smooth_value=1, tokenize="none", force=True).sentence_score(
+        " ".join(words), [" ".join(reference) for reference in references]
+    )
+    penalty = min(1.0, math.exp(1 - (expected.ref_len + 1) / len(words)))
+    assert 100 * References(references).bleu(words) == pytest.approx(expected.score / expected.bp * penalty, abs=1e-6)
+
+
+def test_smoothed_bleu_of_an_empty_hypothesis_is_zero():
+    assert References([["a"]]).bleu([]) == 0
