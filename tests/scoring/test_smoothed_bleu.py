@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from regard.scoring import References
+from regard.scoring import ReferenceNgrams
 
 sentences = st.lists(st.sampled_from("abcde"), min_size=1, max_size=9)
 
@@ -19,8 +19,8 @@ def test_smoothed_bleu_is_that_of_sacrebleu_but_for_the_brevity_penalty(words, r
         " ".join(words), [" ".join(reference) for reference in references]
     )
     penalty = min(1.0, math.exp(1 - sum(map(len, references)) / len(references) / len(words)))
-    assert 100 * References(references).bleu(words) == pytest.approx(expected.score / expected.bp * penalty, abs=1e-6)
+    assert 100 * ReferenceNgrams(references).bleu(words) == pytest.approx(expected.score / expected.bp * penalty, abs=1e-6)
 
 
 def test_smoothed_bleu_of_an_empty_hypothesis_is_zero():
-    assert References([["a"]]).bleu([]) == 0
+    assert ReferenceNgrams([["a"]]).bleu([]) == 0

@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.batches.batch import Batch
 from regard.recipe import Regularization, SelfCritical
-from regard.scoring import References
+from regard.scoring import ReferenceNgrams
 from regard.tasks.self_critical import END, SelfCriticalLoss
 from regard.tokens.special_tokens import BOS, DEFAULT_SPECIAL_TOKENS, EOS, PAD, UNK
 
@@ -63,7 +63,7 @@ def make_batch(B):
 
 def expected_reward(model, max_length):
     """Return the sum over all outputs of at most max_length - 1 words of p · BLEU, as a function of the table."""
-    known, log_p, total = References([[*map(str, one), END] for one in REFERENCES]), model.table.log_softmax(-1), 0.0
+    known, log_p, total = ReferenceNgrams([[*map(str, one), END] for one in REFERENCES]), model.table.log_softmax(-1), 0.0
     for length in range(max_length):
         for words in product(WORDS, repeat=length):
             tokens = [*words, EOS] if length < max_length - 1 else list(words)  # at the limit the end is certain

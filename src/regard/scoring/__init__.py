@@ -26,14 +26,14 @@ from regard.scoring.image_metrics import (
     transpose_references,
 )
 from regard.scoring.score import Score, bootstrap_interval, paired_randomization_test, paired_t_test
-from regard.scoring.smoothed_bleu import References
+from regard.scoring.smoothed_bleu import ReferenceNgrams
 from regard.scoring.translation import compare_systems, score_by_length, translation_scores
 from regard.scoring.word_overlap import answer_scores, compare_rouge, rouge_scores, score_answer
 
 __all__ = [
     "ClassScores",
     "Confusion",
-    "References",
+    "ReferenceNgrams",
     "Score",
     "TranslationMetric",
     "accuracy",

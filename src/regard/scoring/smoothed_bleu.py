@@ -1,7 +1,7 @@
 """Smoothed BLEU of single sentences, fast enough to be computed in every training step.
 
 Corpus BLEU is sacreBLEU's (translation.py). Of one sentence most counts of long n-grams are 0, so that one is added to the counts
-of bigrams and longer ones (Lin & Och 2004, sec. 4: BLEU+1). That prefers short sentences (Nakov et al. 2012), and so does a
+of bigrams and longer ones (BLEU+1, Lin & Och 2004). That prefers short sentences (Nakov et al. 2012), and so does a
 model that is trained on it; the brevity penalty is therefore for the mean length of the references, not for the closest.
 """
 
@@ -18,7 +18,7 @@ def count_ngrams(words: Sequence[str]) -> NgramCounts:
     return [Counter(zip(*(words[i:] for i in range(n)))) for n in ORDERS]
 
 
-class References:
+class ReferenceNgrams:
     """The references of one sentence, counted once for all hypotheses that are compared with them."""
 
     def __init__(self, references: Sequence[Sequence[str]]):

@@ -19,7 +19,7 @@ from regard.batches.rows import decoder_inputs, decoder_labels
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import Sampler
 from regard.recipe import Regularization, SelfCritical
-from regard.scoring import References
+from regard.scoring import ReferenceNgrams
 from regard.tasks.shared.images import in_mode
 from regard.tokens.special_tokens import SpecialTokens
 from regard.tokens.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ class SelfCriticalLoss:
         words = iter(self._words(samples))
         found = []
         for own in references:
-            known = References(self._words(own))
+            known = ReferenceNgrams(self._words(own))
             found.append([known.bleu(next(words)) for _ in range(self.settings.samples)])
         return torch.tensor(found)
 
