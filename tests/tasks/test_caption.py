@@ -221,13 +221,20 @@ def test_resumed_captioner_equals_uninterrupted_training_bit_for_bit(attention, 
 def test_self_critical_training_raises_the_bleu_of_samples(fixture_name, image_folder, tmp_path, request):
     """The loss in the log is 1 - BLEU of the samples, from a model that has just begun to learn."""
     model = request.getfixturevalue(fixture_name).recipe.model.model_dump(exclude_none=True)
-    short = {"steps": 40, "evaluate_every": 40, "save_every": 40}
+    short = {"steps": 40, "evaluate_every": 40, "save_every": 40, "optimizer": {"learning_rate": 3e-3}}
     start = train({**settings(image_folder, train=short), "model": model}, tmp_path / "start", device="cpu")
-    changes = {**short, "steps": 80, "log_every": 5, "init_from": str(start.folder), "self_critical": {"samples": 4}}
+    changes = {
+        **short,
+        "steps": 160,
+        "evaluate_every": 160,
+        "schedule": {"kind": "constant", "warmup_steps": 5},
+        "init_from": str(start.folder),
+        "self_critical": {"samples": 8},
+    }
     train({**settings(image_folder, train=changes), "model": model}, tmp_path / "run", device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert 0 < np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.03
+    assert 0 < np.mean(losses[-3:]) < 0.85 * losses[0]
 
 
 @pytest.mark.parametrize(
