@@ -31,6 +31,11 @@ RECIPES = {
     "masked": {"task": "masked", "data": FILES, "model": {"kind": "transformer", "layers": 4, **TINY, "max_length": 12}},
     "span-corruption": {"task": "span-corruption", "data": FILES, "model": {"preset": "tiny", **TINY}},
     "classify": {"task": "classify", "data": {"world": {}}, "model": {"kind": "transformer", "layers": 1, **TINY}},
+    "pairs": {
+        "task": "classify",
+        "data": {"world": {}, "text_pair": 2},
+        "model": {"kind": "transformer", "layers": 4, **TINY, "pairs": "bi-encoder"},
+    },
     "images": {"task": "classify", "data": IMAGES, "model": {"kind": "vit", "layers": 4, **TINY, "patch_size": 4}},
     "caption": {
         "task": "caption",

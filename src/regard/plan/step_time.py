@@ -129,10 +129,13 @@ def _random_batch(model: nn.Module, recipe: Recipe, rows: int, plan: Plan) -> Ba
     make: dict[str, Callable[[], Tensor]] = {
         "source": lambda: torch.randint(4, plan.vocabulary[0], (rows, source)),
         "lengths": lambda: torch.full((rows,), source),
+        "segments": lambda: (torch.arange(source) >= source // 2).long().expand(rows, -1),
         "target": lambda: torch.randint(4, plan.vocabulary[1], (rows, target)),
         "pixels": lambda: torch.randn(rows, 3, *recipe.data.height_width),
     }
     required = [p.name for p in inspect.signature(model.forward).parameters.values() if p.default is p.empty]
+    if getattr(recipe.model, "reads_texts_alone", False):
+        required.append("segments")
     inputs = {name: make[name]() for name in required}
     with torch.no_grad():
         logits = model(**{name: tensor[:1] for name, tensor in inputs.items()})
