@@ -30,6 +30,12 @@ def captions_of(batch):
     return [[token for token in labels.tolist() if token != IGNORE_INDEX][:-1] for labels in batch.labels]
 
 
+def test_batches_have_all_captions_of_their_images_as_references():
+    batch = replace(rows(), with_references=True).batch(np.array([2, 0]), 7, 0)
+    assert batch.references == batch.to(torch.device("cpu")).references == [CAPTIONS[2], CAPTIONS[0]]
+    assert rows().batch(np.array([2, 0]), 7, 0).references is None
+
+
 def test_each_epoch_uses_one_caption_per_image_and_in_time_all():
     found, seen = rows(), [set(), set(), set()]
     for epoch in range(40):

@@ -20,7 +20,7 @@ class OptimizerSettings(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Each layer's rate is this times that of the layer above it, the embeddings' is the lowest; for fine-tuning."""
     rates: dict[str, Positive] = {}
-    """Fractions of the rate for weights whose names start so, such as { encoder = 0.1 } for a pretrained encoder below a new head
+    """Multiples of the rate for weights whose names start so, such as { encoder = 0.1 } for a pretrained encoder below a new head
     (discriminative fine-tuning, Howard & Ruder 2018); the longest name counts."""
     muon_learning_rate: Positive = 0.02
     """Peak rate of the matrices under muon."""

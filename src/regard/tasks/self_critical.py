@@ -32,10 +32,10 @@ END = "</s>"
 
 
 class SelfCriticalLoss:
-    """The loss of an encoder–decoder whose batches have `references`. Its gradient is the one above per label of the batch; its
-    value is the labels times 1 - mean reward, so that the loss per label in the log is 1 - BLEU of the samples.
+    """The self-critical loss of an encoder–decoder whose batches have `references`.
 
-    Samples are drawn without dropout, and scored with it.
+    The gradient is the one above. The value is (1 - mean reward) times the number of labels, which the loop divides by: the log
+    shows 1 - BLEU of the samples. Dropout is off while samples are drawn, and on for their log p.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SelfCriticalLoss:
         return torch.tensor(found)
 
     def _words(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the words of each text and its end, without which half a sentence would be worth as much as a whole one."""
+        """Return the words of each text and an end token. Without it, BLEU does not see where a caption stops."""
         return [[*text.split(), END] for text in self.tokenizer.decode([list(row) for row in ids])]
 
     def advantages(self, rewards: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class SelfCriticalLoss:
         return rewards - others
 
     def log_probabilities(self, model: nn.Module, batch: Batch, samples: Sequence[Sequence[int]]) -> Tensor:
-        """Return log p of what was sampled: (B, K). The end of a sample at its limit was not."""
+        """Return log p of the sampled tokens: (B, K). The end token of a sample at its limit was forced, and is left out."""
         assert batch.references is not None
         ids = Ragged.from_rows(samples)
         target, labels = decoder_inputs(ids, self.special_tokens), decoder_labels(ids, self.special_tokens)  # (B·K, T)
