@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -98,10 +99,50 @@ def test_every_public_name_can_be_imported():
         assert getattr(regard, name) is not None
 
 
+DOCUMENTS = [ROOT / "README.md", ROOT / "RESULTS.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+
+
 def test_links_in_documents_lead_to_files():
-    for path in [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").glob("*.md")]:
+    for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def broken_tables(text):
+    """Return the first line of every table without a header, or with rows of different lengths: it is shown as plain text."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    broken = []
+    for table in re.findall(r"(?:^\|.*\n?)+", text, re.M):
+        rows = table.splitlines()
+        cells = {len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row))) for row in rows}
+        if len(cells) > 1 or len(rows) < 2 or not re.fullmatch(r"[|:\- ]+", rows[1]):
+            broken.append(rows[0])
+    return broken
+
+
+def test_tables_of_documents_are_whole():
+    assert not [(path.name, line) for path in DOCUMENTS for line in broken_tables(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("text", ["| a |\n| 1 |\n", "| a |\n|---|\n| 1 |\n\n| 2 |\n", "| a |\n|---|\n| 1 | 2 |\n"])
+def test_a_broken_table_is_found(text):
+    assert broken_tables(text)
+    assert not broken_tables("| a | `x|y` |\n|---|---|\n| 1 | 2 |\n")
+
+
+def scores_of_recipes():
+    for path in sorted((ROOT / "recipes").glob("*.toml")):
+        for test_set, metrics in tomllib.loads(path.read_text(encoding="utf-8")).get("score", {}).items():
+            for metric, score in metrics.items():
+                yield pytest.param(path.name, score, id=f"{path.stem}-{test_set}-{metric}")
+
+
+@pytest.mark.parametrize("recipe, score", list(scores_of_recipes()))
+def test_score_of_a_recipe_is_in_a_section_of_the_results_that_names_it(recipe, score):
+    sections = re.split(r"^(?=##)", (ROOT / "RESULTS.md").read_text(encoding="utf-8"), flags=re.M)
+    found = {pair for text in sections if recipe in text for pair in re.findall(r"(\d+\.\d+) ± (\d+\.\d+)", text)}
+    expected = pytest.approx((score["mean"], score["spread"]), abs=0.051)  # the results are rounded to a tenth or finer
+    assert any((float(mean), float(spread)) == expected for mean, spread in found)
 
 
 def test_file_tree_of_the_architecture_page_is_up_to_date():
