@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
+from regard.errors import UserError
 from regard.show.recording import attention_maps, record_attention
 from regard.tasks.transformers_models import TransformersRun
 
@@ -71,6 +72,13 @@ def test_run_gives_the_outputs_and_attention_of_transformers(folders, name):
         np.testing.assert_allclose(group.weights, torch.stack(maps[kind])[:, 0].numpy(), atol=1e-6)
     words = [word for word in groups[0].keys if not word.startswith("[")]
     assert "".join(words).replace("·", "") == TEXT.replace(" ", "") and len(run._text_positions(inputs)) == len(words)
+
+
+def test_ensembles_are_of_our_own_models(folders, tiny_run):
+    _, folder = folders("language")
+    for first, other in [(folder, folder), (folder, tiny_run.folder), (tiny_run.folder, folder)]:
+        with pytest.raises(UserError, match="opt"):
+            regard.load(first, ensemble=[other], device="cpu")
 
 
 def test_the_target_of_an_encoder_decoder_is_its_own_greedy_output(folders):

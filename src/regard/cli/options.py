@@ -5,7 +5,7 @@ import shlex
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
@@ -47,6 +47,14 @@ Engine = Annotated[
         metavar="auto|regard|ctranslate2",
         help="Inference engine for translation on the CPU. auto uses CTranslate2 if it is installed, supports the model, "
         "loses no BLEU on the validation set and is faster; this is measured once, for 20,000 characters of text or more.",
+    ),
+]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ensemble",
+        metavar="RUN",
+        help="Another run with the same tokenizer; each token has the mean of the probabilities of all runs. May be repeated.",
     ),
 ]
 Beam = Annotated[int | None, typer.Option("--beam", "--num-beams", min=1, help="Beam size [default: from the recipe].")]
@@ -124,6 +132,7 @@ def load_for(
     device: str,
     task: str | None = None,
     *,
+    ensemble: Sequence[Path] | None = None,
     precision: str | None = None,
     languages: tuple[str | None, str | None] = (None, None),
     trust_remote_code: bool = False,
@@ -133,7 +142,7 @@ def load_for(
 
     if hasattr(signal, "SIGPIPE"):  # let `regard translate … | head` end quietly, as other filters do
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    opened = load(run, device=device, trust_remote_code=trust_remote_code)
+    opened = load(run, ensemble=ensemble or (), device=device, trust_remote_code=trust_remote_code)
     if verb not in (*opened.task.verbs, "show", "explain"):  # these two are for every task, and refuse by themselves
         commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
         use = next((name for name in (*opened.task.verbs, "show") if name in commands), "show")  # some verbs are Python's alone

@@ -14,6 +14,7 @@ from regard.cli.options import (
     Beam,
     Device,
     Engine,
+    Ensemble,
     Greedy,
     MaxTokens,
     Precision,
@@ -62,6 +63,7 @@ def translate(
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = None,
     engine: Engine = "auto",
@@ -74,7 +76,7 @@ def translate(
     from regard.run.engines import require_names, use_engine
 
     require_names(engine, precision)
-    opened, place = load_for("translate", run, device, task, languages=(source_language, target_language)), 0
+    opened, place = load_for("translate", run, device, task, ensemble=ensemble, languages=(source_language, target_language)), 0
     for lines in distributed.broadcast_each(read_batches(texts, doing="translating")):
         if not place:
             use_engine(opened, "regard" if temperature else engine, precision, characters=sum(map(len, lines)))
@@ -123,6 +125,7 @@ def generate(
             help='Print text while it is generated, with --json as {"piece"} objects [default: on for one prompt on a terminal].',
         ),
     ] = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = None,
     as_json: AsJson = False,
@@ -143,7 +146,7 @@ def generate(
         seed=seed,
     )
     SamplingParams(number=number, **settings)  # validated before a model is loaded
-    opened, first = load_for("generate", run, device, precision=precision), 0
+    opened, first = load_for("generate", run, device, ensemble=ensemble, precision=precision), 0
     for lines in read_batches(prompts, size=1 if stream else GENERATE_BATCH):
         if stream or (stream is None and number == len(lines) == 1 and sys.stdout.isatty() and not as_json):
             for i, sample in product(range(len(lines)), range(number)):

@@ -11,6 +11,7 @@ from regard.cli.options import (
     AsJson,
     Device,
     Engine,
+    Ensemble,
     Gold,
     Jobs,
     LabelColumn,
@@ -233,6 +234,7 @@ def evaluate(
     task: Task = None,
     source_language: SourceLanguage = None,
     target_language: TargetLanguage = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = None,
     engine: Engine = "regard",
@@ -240,7 +242,8 @@ def evaluate(
 ) -> None:
     """Score a run on test sets.
 
-    The test sets are those of its recipe, or the given files; scores have confidence intervals and signatures.
+    The test sets are those of its recipe, or the given files; scores have confidence intervals and signatures. Those of an
+    ensemble are printed, and not written into the run folder.
     """
     from regard.run.card import write_card
     from regard.run.evaluate import evaluate as evaluate_run
@@ -249,7 +252,7 @@ def evaluate(
 
     if as_json and engine != "regard":
         raise UserError(f"--engine {engine}: --json prints the scores of our own engine only; leave one of them out")
-    opened = load_native(run, device=device)
+    opened = load_native(run, ensemble=ensemble or (), device=device)
     use_languages(opened, source_language, target_language)
     if precision is not None or engine != "regard":
         from regard.run.engines import use_engine
@@ -264,9 +267,10 @@ def evaluate(
         gold=gold,
         columns=StarterOptions(text, text_pair, label) if text or text_pair or label else None,
         metrics=metrics or [],
-        save=opened._huggingface is None,
+        save=opened._huggingface is None and not ensemble,
     )
-    write_card(opened)
+    if not ensemble:
+        write_card(opened)
     if as_json:
         for result in results:
             for metric, value in result.scores.items():

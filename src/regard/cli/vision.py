@@ -10,6 +10,7 @@ from regard.cli.options import (
     AsJson,
     Beam,
     Device,
+    Ensemble,
     Greedy,
     MaxTokens,
     RunFolder,
@@ -111,6 +112,7 @@ def caption(
         Path | None,
         typer.Option(help="Instead, show the worst captions of the test set with their attention: .html, .svg, .png or .pdf."),
     ] = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -127,7 +129,7 @@ def caption(
     )
     if out is not None:
         figure_format(out)  # checked before a model is loaded
-    opened = load_for("caption", run, device)
+    opened = load_for("caption", run, device, ensemble=ensemble)
     if gallery is not None:
         print(caption_error_gallery(opened, gallery, number or 12, beam=1 if greedy else beam))
         return

@@ -116,6 +116,8 @@ def use_engine(run: Run, engine: str = "regard", precision: str | None = None, *
             note(f"engine: regard, because {why}")
         engine = "regard"
     if precision is not None and precision != "fp32":
+        for member in run._ensemble:
+            reduce_precision(member, precision, announce=False)
         reduce_precision(run, precision, announce=engine == "regard")
     if engine != "regard":
         use_ctranslate2(cast(TranslateRun, run), engine, precision or "int8", characters)
@@ -137,6 +139,8 @@ def why_unsupported(run: Run) -> str | None:
     """Return why CTranslate2 cannot decode this run, None if it can."""
     if "translate" not in run.task.verbs:
         return f"{run.folder} {run.task.does}; CTranslate2 is for translating"
+    if run._ensemble:
+        return "CTranslate2 decodes with one model, not with an ensemble"
     if not ct2.is_ctranslate2_installed():
         return f"CTranslate2 is not installed: {ct2.INSTALL_EXPORT}"
     if run.device.type != "cpu":
@@ -156,7 +160,7 @@ def reduce_precision(run: Run, precision: str, *, announce: bool) -> None:
     if not announce:
         return
     cost = ""
-    if "translate" in run.task.verbs:
+    if "translate" in run.task.verbs and not run._ensemble:
         found = measure_cost(cast(TranslateRun, run), f"regard-{__version__} {precision}", run._trained_model)
         cost = (
             "; its cost in BLEU is unknown without a validation set"

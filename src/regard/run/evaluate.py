@@ -40,6 +40,10 @@ def evaluate(
     """
     if metrics and run.task.name != "translate":
         raise UserError(f"--metric {metrics[0]} scores translations; {run.folder} {run.task.does}; leave it out")
+    if save and run._ensemble:
+        raise UserError(
+            f"the scores of an ensemble are not those of {run.folder}, and cannot be saved there; leave out save=True"
+        )
     opened = {name: open_metric(name, run.device.type) for name in metrics}  # before anything is decoded
     sets = select_sets(run, source, reference, task, data, columns)
     if gold is not None:

@@ -22,6 +22,7 @@ from regard.tasks import find_task, load_run_folder
 from regard.tasks.base import Run
 from regard.tasks.task import ModelSettings, Task
 from regard.tasks.transformers_models import open_with_transformers
+from regard.tokens.special_tokens import SpecialTokens
 from regard.training.checkpoint import load_weights, named_weights
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -42,11 +43,20 @@ DOWNLOADED = [
     "*.model",
     "added_tokens.json",
 ]
+ENSEMBLE_VERBS = ("translate", "caption", "generate")
+"""The verbs whose outputs several runs can predict together."""
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 CODE = ["*.py"]
 
 
-def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False, trust_remote_code: bool = False) -> Run:
+def load(
+    path: str | Path,
+    *,
+    ensemble: Sequence[str | Path] = (),
+    device: str = "auto",
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Run:
     """Load a run folder, a Hugging Face folder, or the name of one on the hub.
 
     The class of the result, and so its verbs, depends on the task: `TranslateRun.translate`, `LanguageRun.generate`,
@@ -54,19 +64,34 @@ def load(path: str | Path, *, device: str = "auto", allow_pickle: bool = False, 
     `TextToImageRun.draw`, and `embed`, `show` and `explain` for most. `dir(run)` lists them. A folder that none of our models
     fits is opened with transformers where that is installed, to be shown and explained; code in it is run only with
     `trust_remote_code`.
+
+    `ensemble` names other runs whose models predict each token together with this one's: `translate`, `caption`, `generate` and
+    `evaluate` use the mean of their probabilities. What is shown and explained is this run's model alone.
     """
     folder = find_folder(path, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     try:
-        return load_native(folder, device=device, allow_pickle=allow_pickle)
+        return load_native(folder, ensemble=ensemble, device=device, allow_pickle=allow_pickle)
     except UnsupportedModel as unsupported:
+        if ensemble:
+            raise
         try:
             return open_with_transformers(folder, choose_device(device), trust_remote_code=trust_remote_code)
         except UserError as error:
             raise UserError(f"{unsupported}; {error}") from None
 
 
-def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+def load_native(
+    path: str | Path, *, ensemble: Sequence[str | Path] = (), device: str = "auto", allow_pickle: bool = False
+) -> Run:
     """Load what `load` does, as a model of ours: to train, evaluate or convert it."""
+    run = load_one(path, device=device, allow_pickle=allow_pickle)
+    run._ensemble = tuple(load_one(other, device=device, allow_pickle=allow_pickle) for other in ensemble)
+    require_ensemble(run)
+    return run
+
+
+def load_one(path: str | Path, *, device: str = "auto", allow_pickle: bool = False) -> Run:
+    """Load a single run or Hugging Face folder as a model of ours."""
     folder = find_folder(path, allow_pickle=allow_pickle)
     if not path_exists(folder):
         raise UserError(f"{folder} does not exist; make one with: regard train RECIPE --out {folder}")
@@ -79,6 +104,31 @@ def load_native(path: str | Path, *, device: str = "auto", allow_pickle: bool = 
     if not (folder / "model.safetensors").is_file():
         raise UserError(f"{folder} has no model yet; finish its training with: regard train {folder} --resume")
     return load_run_folder(folder, choose_device(device))
+
+
+def require_ensemble(run: Run) -> None:
+    """Refuse an ensemble whose members do not write tokens of the same vocabulary for the same inputs."""
+    for other in run._ensemble:
+        if not set(ENSEMBLE_VERBS) & set(run.task.verbs):
+            raise UserError(f"--ensemble {other.folder}: {run.folder} {run.task.does}; an ensemble is for runs that write text")
+        if other.task is not run.task:
+            raise UserError(f"--ensemble {other.folder}: it {other.task.does}, but {run.folder} {run.task.does}")
+        if vocabularies(other) != vocabularies(run):
+            raise UserError(
+                f"--ensemble {other.folder}: its tokenizer is not that of {run.folder}; train both with the same tokens.file"
+            )
+        if other._config_sizes() != run._config_sizes():
+            raise UserError(f"--ensemble {other.folder}: its images are not of the size of those of {run.folder} (data.size)")
+        if other._max_positions < run._max_positions:
+            raise UserError(
+                f"--ensemble {other.folder}: it takes {other._max_positions} tokens, {run.folder} takes {run._max_positions}; "
+                "name the one that takes fewer first"
+            )
+
+
+def vocabularies(run: Run) -> list[tuple[str, int, SpecialTokens]]:
+    """Return what decides which ids a run reads and writes for a text."""
+    return [(tokenizer.library.to_str(), tokenizer.size, tokenizer.special_tokens) for tokenizer in run.tokenizers]
 
 
 def find_folder(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> Path:

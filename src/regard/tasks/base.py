@@ -21,6 +21,7 @@ from regard.batches.token_store import TokenStore, build_token_store, open_token
 from regard.corpus.dataset import Dataset, read_dataset
 from regard.corpus.examples import Examples
 from regard.decoding.batching import DecodingEngine
+from regard.decoding.ensemble import Ensemble
 from regard.errors import UserError
 from regard.hardware import hardware
 from regard.interop.convert import HuggingFaceFolder
@@ -65,6 +66,8 @@ class Run:
     """Another program that decodes; everything else stays ours."""
     _extra_special_tokens: tuple[str, ...] = ()
     """Special tokens of the vocabulary besides the usual ones."""
+    _ensemble: "tuple[Run, ...]" = ()
+    """Other runs whose models predict together with this one's, in searches and scores."""
 
     recipe: Recipe
 
@@ -239,6 +242,11 @@ class Run:
         path = self.folder / name
         return read_json(path, dict) if path.exists() else {}
 
+    @property
+    def _predictor(self) -> Any:
+        """The model that searches and scores ask: `model`, or its ensemble with those of other runs."""
+        return Ensemble([run.model for run in (self, *self._ensemble)]).eval() if self._ensemble else self.model
+
     # examples -> rows
 
     def _encode(self, examples: Any, *, training: bool = False) -> Rows:
@@ -321,7 +329,8 @@ class Run:
         decode, engine = self.recipe.decode, OWN_ENGINE if self._engine is None else self._engine.name
         search = f"beam:{decode.beam}|alpha:{decode.length_penalty}|" if self.task.searches else ""
         precision = "" if self._precision == "fp32" else f"|precision:{self._precision}"
-        return f"{search}recipe:{self.recipe.digest()}|engine:{engine}{precision}|hardware:{hardware(self.device)}"
+        recipes = "+".join(run.recipe.digest() for run in (self, *self._ensemble))
+        return f"{search}recipe:{recipes}|engine:{engine}{precision}|hardware:{hardware(self.device)}"
 
     def _perplexity(self, examples: Examples) -> Score:
         """Return the perplexity per label; there is one label per token."""
@@ -330,7 +339,7 @@ class Run:
     def _rows_perplexity(self, rows: Rows) -> Score:
         log_p, counts = np.zeros(len(rows)), np.zeros(len(rows))
         for batch in self._batches(rows, self.recipe.decode.batch_tokens):
-            log_p[batch.rows] = sequence_log_probs(self.model, batch).cpu()
+            log_p[batch.rows] = sequence_log_probs(self._predictor, batch).cpu()
             counts[batch.rows] = [int(labels.ge(0).sum()) for labels in batch.labels]
         return perplexity(distributed.all_reduce_sum(log_p), distributed.all_reduce_sum(counts))
 

@@ -148,7 +148,7 @@ class CaptionRun(Run):
         """Return the `number` best captions of decoded images (N, H, W, 3), or of their feature maps (N, S, D)."""
         params = search_params(self.recipe.decode, number, **options)
         sources = self._sources(images, params.max_tokens)
-        found = decode_all(self.model, sources, params, device=self.device, special_tokens=self._special_tokens)
+        found = decode_all(self._predictor, sources, params, device=self.device, special_tokens=self._special_tokens)
         return [self._captions(hypotheses) for hypotheses in found]
 
     def _sources(self, images: Pixels, max_tokens: int | None) -> Sources:
@@ -214,6 +214,7 @@ class CaptionRun(Run):
         settings, length = self.recipe.model.encoder, math.prod(self.model.grid)
         if (
             not isinstance(rows, CaptionRows)
+            or self._ensemble  # each model of an ensemble has an encoder of its own
             or rows.augment is not None
             or (settings.kind == "patches" and self.recipe.train.regularize.has_noise)
             or not are_frozen(self.model, self.model.feature_map_modules())

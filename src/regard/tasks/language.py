@@ -190,7 +190,7 @@ class LanguageRun(Run):
         limits = [self._output_limit(len(streamer.ids), params.max_tokens) for streamer in streamers]
         return stream_texts(
             decode_steps(
-                self.model,
+                self._predictor,
                 None,
                 torch.tensor(limits, device=self.device),
                 params.chooser(np.array(samples)),

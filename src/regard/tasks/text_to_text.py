@@ -77,7 +77,7 @@ class TextToTextRun(TextToTextVerbs, Run):
         source, target = (TokenStore(Ragged.from_rows(list(side))) for side in (zip(*pairs) if pairs else ((), ())))
         log_p = torch.zeros(len(pairs), dtype=torch.float64)
         for batch in self._batches(TranslationRows(source, target, self._special_tokens), shard=False):
-            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self.model, batch).double().cpu()
+            log_p[torch.from_numpy(batch.rows)] = sequence_log_probs(self._predictor, batch).double().cpu()
         return rank_labels(labels, log_p.view(len(texts), len(labels)))
 
     def _classify_task(self, task: str | None) -> str:

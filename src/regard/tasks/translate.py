@@ -159,7 +159,7 @@ def search_translations(
         hypotheses = engine.decode(sources, params, run.recipe.model.max_length)
     else:
         hypotheses = decode_all(
-            run.model,
+            run._predictor,
             replace(text_inputs(run, sources, params.max_tokens), sequence_ids=indices),
             params,
             device=run.device,
