@@ -207,6 +207,22 @@ def test_mixup_and_cutmix_each_get_half_of_the_images():
     assert not cut[drawn.weights < 1].any()
 
 
+@pytest.mark.parametrize("method", ["mixup", "cutmix"])
+def test_images_that_are_not_mixed_keep_pixels_and_labels(method):
+    always, sometimes = (
+        image_rows(augment=AugmentSettings(**{method: 1.0}, mix_probability=p)).batch(np.arange(40), 1, 0) for p in (1.0, 0.25)
+    )
+    before, after = sometimes.inputs["pixels"], sometimes.transform(sometimes)
+    weight, mixed_always = after.mixture.weight, always.transform(always)
+    unmixed = weight == 1
+    assert 0.6 < unmixed.float().mean() < 0.9
+    assert torch.equal(after.inputs["pixels"][unmixed], before[unmixed])
+    assert torch.equal(weight[~unmixed], mixed_always.mixture.weight[~unmixed])
+    assert torch.equal(after.inputs["pixels"][~unmixed], mixed_always.inputs["pixels"][~unmixed])
+    with pytest.raises(ValueError, match="needs mixup or cutmix"):
+        AugmentSettings(flip=True, mix_probability=0.5)
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_random_rectangles_lie_inside_the_image(height, width, seed):
     generator = np.random.default_rng(seed)

@@ -105,6 +105,8 @@ def sample_augmentation(settings: AugmentSettings, rows: np.ndarray, size: tuple
         sampled.partners = rng.permutation(number)
         sampled.weights = np.where(is_cut, 1.0, weight).astype(np.float32)
         sampled.cuts = random_rectangles(rng, np.where(is_cut, 1 - weight, 0.0), size, np.full(number, size[0] / size[1]))
+        is_unmixed = rng.random(number) >= settings.mix_probability
+        sampled.weights[is_unmixed], sampled.cuts[is_unmixed] = 1.0, 0
     return sampled
 
 

@@ -104,6 +104,14 @@ class AugmentSettings(Settings):
     cutmix: NonNegative = 0.0
     """α of CutMix, which replaces a rectangle by one of another image (Yun et al. 2019); 0 is none. With `mixup`, each is applied
     to half of the images."""
+    mix_probability: float = Field(1.0, gt=0, le=1)
+    """Probability that an image is mixed at all, where `mixup` or `cutmix` is set."""
+
+    @model_validator(mode="after")
+    def check_mixing(self) -> Self:
+        if self.mix_probability < 1 and not (self.mixup or self.cutmix):
+            raise ValueError("train.augment.mix_probability needs mixup or cutmix; set one of them, or leave it out")
+        return self
 
     @property
     def enabled(self) -> bool:
