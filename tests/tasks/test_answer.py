@@ -5,10 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.corpus.questions import read_questions
 from regard.errors import UserError
 from regard.run.card import card
@@ -90,11 +88,6 @@ def valid_questions(run):
     return valid.question, valid.context, [gold for (gold,) in valid.answer_texts()]
 
 
-def run_cli(*words, stdin=None):
-    result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
-    return result.stdout.splitlines()
-
-
 def test_answers_are_correct_and_their_spans_index_the_context(run, valid_questions):
     questions, contexts, golds = valid_questions
     scores = json.loads((run.folder / "scores.json").read_text())["valid"]
@@ -165,7 +158,7 @@ def test_unanswerable_allows_an_empty_answer(run):
         object.__setattr__(run.recipe.answering, "no_answer_threshold", 0.0)
 
 
-def test_answer_command_output_and_errors(run, valid_questions):
+def test_answer_command_output_and_errors(run, valid_questions, run_cli):
     lines = [f"{question}\t{' '.join(context.split())}" for question, context, _ in zip(*(part[:3] for part in valid_questions))]
     plain = run_cli("answer", run.folder, stdin="\n".join(lines) + "\n")
     assert plain == run_cli("answer", run.folder, *lines) and len(plain) == 3
@@ -222,7 +215,7 @@ def test_answer_run_initialized_from_a_masked_run(question_folder, tmp_path):
 
 
 @pytest.mark.parametrize("impossible", [False, True])
-def test_starter_recipe_of_a_squad_file_trains(tmp_path, impossible):
+def test_starter_recipe_of_a_squad_file_trains(tmp_path, impossible, run_cli):
     paragraphs = []
     for i, row in enumerate(map(example, range(60))):
         gold = [{"text": answer["text"], "answer_start": answer["start"]} for answer in row["answers"]]

@@ -147,10 +147,6 @@ def test_a_batch_norm_that_follows_its_batches_is_not_frozen():
         assert are_frozen(encoder, [encoder.network.requires_grad_(False)]) == frozen and not encoder.training
 
 
-def run_cli(*words, stdin=None):
-    return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
-
-
 def image_files(image_folder):
     return [str(image_folder / f"valid{i}.png") for i in range(6)]
 
@@ -255,7 +251,7 @@ def test_settings_that_self_critical_training_refuses(image_folder, train_settin
         build_recipe(config)
 
 
-def test_caption_command_equals_the_python_api(run, image_folder, tmp_path):
+def test_caption_command_equals_the_python_api(run, image_folder, tmp_path, run_cli):
     captions = regard.load(run.folder, device="cpu").caption(image_files(image_folder), beam=2)
     lines = run_cli("caption", run.folder, *image_files(image_folder), "--beam", 2, "--device", "cpu")
     assert lines == [best.text for best in captions]
@@ -271,7 +267,7 @@ def test_caption_command_equals_the_python_api(run, image_folder, tmp_path):
         assert (tmp_path / out).read_bytes() == first
 
 
-def test_caption_gallery_shows_the_captions_with_the_lowest_bleu(run, tmp_path):
+def test_caption_gallery_shows_the_captions_with_the_lowest_bleu(run, tmp_path, run_cli):
     assert "lowest BLEU" in run_cli("caption", run.folder, "--gallery", tmp_path / "wrong.html", "-n", 3, "--device", "cpu")[0]
     page = (tmp_path / "wrong.html").read_text()
     assert page.count("<figure>") == 3 and "valid" in page
@@ -348,7 +344,7 @@ def test_invalid_caption_settings_are_refused_before_training(image_folder, tmp_
     assert isinstance(result.exception, UserError) and "leave out images" in str(result.exception)
 
 
-def test_starter_recipe_of_captions_is_valid(image_folder):
+def test_starter_recipe_of_captions_is_valid(image_folder, run_cli):
     config = parse_recipe("\n".join(run_cli("new", "--minutes", "0", "caption", "--data", image_folder / "train.tsv")))
     assert config.task == "caption" and config.data.captions == [1, 2] and config.data.root == str(image_folder)
 

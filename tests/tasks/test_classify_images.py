@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import regard
 from regard.batches.image_rows import ImageClassificationRows
-from regard.cli import app
 from regard.errors import UserError
 from regard.recipe import AugmentSettings
 from regard.run.card import card
@@ -80,10 +78,6 @@ def run(image_folder, tmp_path_factory):
 @pytest.fixture
 def image_files(image_folder):
     return [str(image_folder / "valid" / label / f"{i}.png") for label in ("above", "below") for i in range(4)]
-
-
-def run_cli(*words, stdin=None):
-    return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
 
 
 def test_vit_learns_the_position_of_a_patch(run):
@@ -159,7 +153,7 @@ def test_image_decoding_workers_keep_the_order(run, image_files):
     assert found == [one[0].label for one in run.classify(image_files)] * 18 + found[144:]
 
 
-def test_classify_embed_and_evaluate_commands_on_images(run, image_files, image_folder):
+def test_classify_embed_and_evaluate_commands_on_images(run, image_files, image_folder, run_cli):
     lines = run_cli("classify", run.folder, *image_files)
     assert [line.split("\t")[0] for line in lines] == [one[0].label for one in run.classify(image_files)]
     found = json.loads(run_cli("classify", run.folder, "--json", stdin=image_files[0] + "\n")[0])
@@ -184,7 +178,7 @@ def test_classify_embed_and_evaluate_commands_on_images(run, image_files, image_
         (["translate", "{file}"], "it cannot translate"),
     ],
 )
-def test_commands_refuse_invalid_images_and_unsupported_tasks(run, image_files, image_folder, tmp_path, words, message):
+def test_commands_refuse_invalid_images_and_unsupported_tasks(run, image_files, image_folder, tmp_path, words, message, run_cli):
     (tmp_path / "text.png").write_text("a text")
     verb, *rest = (word.format(set=tmp_path, file=image_files[0]) for word in words)
     with pytest.raises(UserError, match=message):
@@ -263,7 +257,7 @@ def test_damaged_image_is_refused_before_training(image_folder, tmp_path):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside):
+def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside, run_cli):
     lines = run_cli("new", "--minutes", "0", "classify", "--images", image_folder if inside else image_folder / "train")
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     recipe = read_recipe(tmp_path / "mine.toml")
@@ -273,7 +267,7 @@ def test_starter_recipe_of_an_image_folder_trains(image_folder, tmp_path, inside
     assert train(tmp_path / "mine.toml", tmp_path / "run", overrides=short, device="cpu").labels == ["above", "below"]
 
 
-def test_starter_recipe_refuses_images_for_other_tasks(image_folder, tmp_path):
+def test_starter_recipe_refuses_images_for_other_tasks(image_folder, tmp_path, run_cli):
     with pytest.raises(UserError, match="--images is for the task classify, not 'translate'"):
         run_cli("new", "--minutes", "0", "translate", "--images", image_folder)
     with pytest.raises(UserError, match="is not a folder"):

@@ -98,10 +98,6 @@ def image_files(image_folder):
     return [str(image_folder / "valid" / f"{name}-0.png") for name in ("red-blue", "blue-red", "white-black", "green-yellow")]
 
 
-def run_cli(*words, stdin=None):
-    return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
-
-
 def test_validation_loss_of_given_vectors_does_not_depend_on_the_precision_of_training(run, monkeypatch):
     examples = read_dataset(run.recipe.data).valid
     rows = run._evaluation_rows(examples)
@@ -220,7 +216,7 @@ def test_resumed_contrastive_training_equals_uninterrupted_bit_for_bit(run, tmp_
     assert mine.keys() == other.keys() and all(torch.equal(mine[name], other[name]) for name in mine)
 
 
-def test_match_command_output(run, image_files, tmp_path):
+def test_match_command_output(run, image_files, tmp_path, run_cli):
     words = ["match", run.folder, "--device", "cpu", "--labels", "red above blue, blue above red"]
     lines = run_cli(*words, image_files[0])
     assert [line.split("\t")[0] for line in lines] == ["red above blue", "blue above red"]
@@ -248,7 +244,7 @@ def test_match_command_output(run, image_files, tmp_path):
     )
 
 
-def test_embed_command_embeds_images_and_texts(run, image_files):
+def test_embed_command_embeds_images_and_texts(run, image_files, run_cli):
     words = ["embed", run.folder, "--device", "cpu", "--json"]
     image, text = (json.loads(line) for line in run_cli(*words, image_files[0], "red above blue"))
     assert image["text"] == image_files[0] and text["text"] == "red above blue"
@@ -417,7 +413,7 @@ def test_cnn_image_tower_initialized_from_an_encoder_with_init_from_into(image_f
 
 
 @pytest.mark.parametrize("task", ["contrastive", "caption", "text-to-image"])
-def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, task):
+def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, task, run_cli):
     from regard.corpus.dataset import read_dataset
 
     lines = [json.loads(line) for line in (image_folder / "train.jsonl").read_text().splitlines()]
@@ -443,7 +439,7 @@ def test_starter_recipe_reads_jsonl_and_tsv_captions(image_folder, tmp_path, tas
         ("a.txt", "a.png a dog\n", "give a table"),
     ],
 )
-def test_starter_recipe_of_an_invalid_caption_file_is_refused(tmp_path, name, content, message):
+def test_starter_recipe_of_an_invalid_caption_file_is_refused(tmp_path, name, content, message, run_cli):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         run_cli("new", "--minutes", "0", "contrastive", "--data", tmp_path / name)

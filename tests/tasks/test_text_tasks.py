@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from typer.testing import CliRunner
 
 import regard
 from regard.batches.batches import sequential_batches
 from regard.batches.ragged import Ragged
 from regard.batches.rows import encoder_inputs
-from regard.cli import app
 from regard.corpus.examples import TaggedSentences
 from regard.errors import UserError
 from regard.run.evaluate import compare_runs, evaluate
@@ -75,11 +73,6 @@ def runs(tmp_path_factory):
     return config
 
 
-def run_cli(*words, stdin=None):
-    result = CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
-    return result.stdout.splitlines()
-
-
 def test_every_text_task_learns(runs):
     scores = {name: evaluate(runs[name], save=False)[0].scores for name in TASKS if name != "classify"}
     assert scores["tag"]["accuracy"].low > 40 and scores["encoder"]["accuracy"].low > 40
@@ -123,7 +116,7 @@ def test_classifier_reads_text_pairs(tmp_path, pairs):
 
 
 @pytest.mark.parametrize("model", [{}, {**STACK, "segments": 2}], ids=["recurrent", "transformer"])
-def test_regression_predicts_on_the_scale_of_the_data(tmp_path, model):
+def test_regression_predicts_on_the_scale_of_the_data(tmp_path, model, run_cli):
     for name, rows in (("train", range(300)), ("valid", range(300, 360))):
         lines = [f"{'very ' * (i % 5)}good film {i}\t{100 + 10 * (i % 5)}\n" for i in rows]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
@@ -197,7 +190,7 @@ def test_embed_words_at_every_layer(runs, name):
         run.embed([text], layer=9)
 
 
-def test_text_task_commands_json_output(runs):
+def test_text_task_commands_json_output(runs, run_cli):
     text = runs["classify"].data.valid.text[0]
     found = json.loads(run_cli("classify", runs["classify"].folder, text, "--json")[0])
     assert set(found) == {"label", "probability"}
@@ -217,7 +210,7 @@ def test_text_task_commands_json_output(runs):
     assert words["tokens"] == text.split() and len(words["vectors"]) == len(words["tokens"])
 
 
-def test_classify_prints_the_best_labels_or_all_of_them(runs):
+def test_classify_prints_the_best_labels_or_all_of_them(runs, run_cli):
     run, texts = runs["classify"], runs["classify"].data.valid.text[:3]
     expected = run.classify(texts)
     for options, number in ((["--all"], len(run.labels)), (["-n", 2], 2), (["--number", 99], len(run.labels))):
@@ -234,7 +227,7 @@ def test_classify_prints_the_best_labels_or_all_of_them(runs):
 
 
 @pytest.mark.parametrize("name", ["classify", "tag"])
-def test_evaluate_writes_and_prints_the_confusion_of_labels_and_tags(runs, name):
+def test_evaluate_writes_and_prints_the_confusion_of_labels_and_tags(runs, name, run_cli):
     run = runs[name]
     printed = "\n".join(run_cli("evaluate", run.folder))
     saved = json.loads((run.folder / "classes.json").read_text())
@@ -264,12 +257,12 @@ def test_evaluate_writes_and_prints_the_confusion_of_labels_and_tags(runs, name)
         ("fill", "masked", "has no mask; write .MASK. where a word is missing"),
     ],
 )
-def test_commands_refuse_runs_of_other_tasks(runs, verb, name, message):
+def test_commands_refuse_runs_of_other_tasks(runs, verb, name, message, run_cli):
     with pytest.raises(UserError, match=message):
         run_cli(verb, runs[name].folder, "text")
 
 
-def test_embed_command_plots_word_vectors(runs, tmp_path):
+def test_embed_command_plots_word_vectors(runs, tmp_path, run_cli):
     texts = ["the dog sees the cat", "the cat sleeps"]
     lines = run_cli("embed", runs["elmo"].folder, *texts, "--words", "cat,dog", "--out", tmp_path / "a.svg")
     assert len(lines) == 3 and (tmp_path / "a.svg").read_text().startswith("<?xml")
@@ -277,7 +270,7 @@ def test_embed_command_plots_word_vectors(runs, tmp_path):
         run_cli("embed", runs["elmo"].folder, "the dog", "--words", "unicorn", "--out", tmp_path / "a.svg")
 
 
-def test_evaluate_on_a_file_equals_the_same_examples_of_the_recipe(runs, tmp_path):
+def test_evaluate_on_a_file_equals_the_same_examples_of_the_recipe(runs, tmp_path, run_cli):
     texts = {"classify": lambda one: "".join(f"{text}\t{label}\n" for text, label in zip(one.text, one.label))}
     texts["language"] = texts["gpt"] = lambda one: "".join(f"{line}\n" for line in one.texts()[0])
     for name, write in texts.items():
@@ -413,7 +406,7 @@ def test_language_model_of_a_token_stream(tmp_path):
         ("tag", ["a\tDET", "text\tNOUN", ""]),
     ],
 )
-def test_starter_recipe_of_every_text_task_trains(task, lines, tmp_path):
+def test_starter_recipe_of_every_text_task_trains(task, lines, tmp_path, run_cli):
     head, body = (lines[:1], lines[1:]) if lines[0].startswith("sentence") else ([], lines)
     written = [line.replace("text", f"text{i}").replace("good", "good" if i % 2 else "bad") for i in range(80) for line in body]
     (tmp_path / "data.tsv").write_text("\n".join([*head, *written]) + "\n")

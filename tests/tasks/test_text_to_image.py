@@ -100,10 +100,6 @@ def run(image_folder, codes_run, tmp_path_factory):
     return trained
 
 
-def run_cli(*words):
-    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False).stdout.splitlines()
-
-
 def nearest_caption(image):
     return min(CAPTION_COLOURS, key=lambda caption: np.abs(image.mean((0, 1)) - CAPTION_COLOURS[caption]).sum())
 
@@ -228,7 +224,7 @@ def test_reranker_selects_the_best_candidates(run):
         run.draw(["a red picture"], candidates=8)
 
 
-def test_draw_command_writes_images_and_a_contact_sheet(run, tmp_path):
+def test_draw_command_writes_images_and_a_contact_sheet(run, tmp_path, run_cli):
     one = json.loads(run_cli("draw", run.folder, "a red picture", "--out", tmp_path / "a.png", "--json")[0])
     assert one["file"] == str(tmp_path / "a.png") and set(one) == {"file", "score"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png"]
@@ -276,7 +272,7 @@ def test_contact_sheet_places_each_image_in_the_grid():
         (["a red picture", "--out", "{}/a.png", "--greedy", "--number", "2"], "would be the same without a temperature"),
     ],
 )
-def test_draw_command_refuses_invalid_options(run, tmp_path, words, message):
+def test_draw_command_refuses_invalid_options(run, tmp_path, words, message, run_cli):
     with pytest.raises(UserError, match=message):
         run_cli("draw", run.folder, *(word.format(tmp_path) for word in words))
 
@@ -302,7 +298,7 @@ def test_invalid_text_to_image_settings_are_refused_before_training(run, codes_r
         train(settings(IMAGE_CODES, image_folder, model={"quantizer": "vq"}, train={"ema_decay": 0.9}), tmp_path / "f")
 
 
-def test_compare_refuses_text_to_image_runs(run):
+def test_compare_refuses_text_to_image_runs(run, run_cli):
     with pytest.raises(UserError, match="generates images, for which there is no paired test"):
         run_cli("compare", run.folder, run.folder)
 
@@ -348,7 +344,7 @@ def test_text_to_image_loss_weights_caption_and_image_tokens(run):
         assert float(objective(model, batch)) / batch.label_count() == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_text_to_image_card_warns_of_misleading_images(run, codes_run):
+def test_text_to_image_card_warns_of_misleading_images(run, codes_run, run_cli):
     assert "Misleading images" in card(run) and "regard draw" in card(run) and "dalle, 2 layers of 32" in card(run)
     assert "dvae, 1 layers of 16" in card(codes_run)
     scores = json.loads((run.folder / "scores.json").read_text())["mine"]
@@ -359,7 +355,7 @@ def test_text_to_image_card_warns_of_misleading_images(run, codes_run):
             run_cli("embed", one.folder, given)
 
 
-def test_starter_recipes_of_image_codes_and_text_to_image_train(image_folder, codes_run, tmp_path):
+def test_starter_recipes_of_image_codes_and_text_to_image_train(image_folder, codes_run, tmp_path, run_cli):
     page = "\n".join(run_cli("new", "--minutes", "0", "image-codes", "--data", image_folder / "train.tsv"))
     found = parse_recipe(page)
     assert found.task == "image-codes" and found.data.size == 32 and "24 images of your own" in page
@@ -373,7 +369,7 @@ def test_starter_recipes_of_image_codes_and_text_to_image_train(image_folder, co
         run_cli("new", "--minutes", "0", "text-to-image")
 
 
-def test_starter_recipe_of_image_codes_finds_the_path_column(image_folder, tmp_path):
+def test_starter_recipe_of_image_codes_finds_the_path_column(image_folder, tmp_path, run_cli):
     names = [line.split("\t")[0] for line in (image_folder / "train.tsv").read_text(encoding="utf-8").splitlines()]
     table = image_folder / "named.jsonl"
     table.write_text("".join(json.dumps({"id": number, "path": name}) + "\n" for number, name in enumerate(names)))
@@ -401,7 +397,7 @@ def test_image_codes_train_on_a_folder_of_images_without_captions(image_folder, 
     assert len(trained.data.valid) == 32
 
 
-def test_plan_of_image_codes_and_text_to_image(run, codes_run):
+def test_plan_of_image_codes_and_text_to_image(run, codes_run, run_cli):
     for config in (run, codes_run):
         found = plan(str(config.folder))
         assert found.parameters == sum(p.numel() for p in config.model.parameters())

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.corpus.examples import TaskMixture
 from regard.errors import UserError
 from regard.run.evaluate import compare_runs, evaluate
@@ -111,10 +109,6 @@ def run(data_folder, tmp_path_factory):
     return train(task_settings(data_folder), tmp_path_factory.mktemp("run") / "run", device="cpu")
 
 
-def run_cli(*words, stdin=None):
-    return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False).stdout.splitlines()
-
-
 def test_every_task_of_the_mixture_learns_and_has_scores_of_its_kind(run):
     results = {result.name: result.scores for result in evaluate(run)}
     assert set(results) == {"english/valid", "german/held_out", "mood/more", "gist/valid", "rate/valid"}
@@ -137,7 +131,7 @@ def test_validation_logs_every_task_and_their_mean(run):
     assert record["valid_loss"] == pytest.approx(np.mean(losses)) and record["valid_mean"] == pytest.approx(np.mean(firsts))
 
 
-def test_prefix_or_task_option_selects_the_task(run):
+def test_prefix_or_task_option_selects_the_task(run, run_cli):
     text = "hund katze"
     one, other = (run_cli("translate", run.folder, text, "--task", name)[0] for name in ("english", "mood"))
     assert run_cli("translate", run.folder, f"say in English: {text}", "mood: " + text, "") == [one, other, ""]
@@ -152,7 +146,7 @@ def test_summarise_truncates_a_long_input(run):
     assert run._best(run._prefixed(["wald stein " + "und so " * 500], "gist"))[0].text == "wald stein"
 
 
-def test_label_probabilities_are_normalized_sequence_probabilities(run):
+def test_label_probabilities_are_normalized_sequence_probabilities(run, run_cli):
     texts = ["hund good baum", "stein bad wald", "good"]
     predictions = run.classify(texts, "mood")
     assert [found.label for found in predictions] == ["glad news", "sad news", "glad news"] and predictions == run.classify(texts)
@@ -200,12 +194,12 @@ def test_evaluate_scores_given_files_as_a_task(run, tmp_path):
         (["evaluate", "--task", "nose"], "--task nose"),
     ],
 )
-def test_commands_refuse_unknown_tasks_and_unsupported_input(run, words, message):
+def test_commands_refuse_unknown_tasks_and_unsupported_input(run, words, message, run_cli):
     with pytest.raises(UserError, match=message):
         run_cli(words[0], run.folder, *words[1:])
 
 
-def test_task_option_is_refused_by_single_task_runs(tiny_run):
+def test_task_option_is_refused_by_single_task_runs(tiny_run, run_cli):
     for verb in ("translate", "evaluate"):
         with pytest.raises(UserError, match=r"--task mood: .* translates, and has no other task; leave it out"):
             run_cli(verb, tiny_run.folder, *([] if verb == "evaluate" else ["a text"]), "--task", "mood")
@@ -223,7 +217,7 @@ def test_compare_runs_per_task(run):
     assert all(row["p_value"] in (None, 1.0) for rows in found.values() for row in rows)
 
 
-def test_card_and_show_command_of_a_task(run, tmp_path):
+def test_card_and_show_command_of_a_task(run, tmp_path, run_cli):
     from regard.run.card import card
 
     assert "| task mood | classify: `mood: …` |" in card(run) and "--task" in card(run)
@@ -364,7 +358,7 @@ def test_text_to_text_recipe_round_trips_through_toml(data_folder):
     assert config.data.tasks["gist"].too_long == "truncate" and config.data.tasks["english"].too_long == "error"
 
 
-def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path):
+def test_starter_recipe_of_several_tasks_trains(data_folder, tmp_path, run_cli):
     tables = [word for name in ("gist.jsonl", "mood.tsv", "more/rate.tsv") for word in ("--data", data_folder / name)]
     lines = run_cli(
         "new",
