@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from regard.cli import app
 from regard.corpus.dataset import read_dataset
 from regard.corpus.examples import ImageExamples
 from regard.errors import UserError
+from regard.models.clip import ClipTextEncoder
+from regard.models.vit import VitEncoder
 from regard.run.card import card
 from regard.run.convert import convert
 from regard.run.evaluate import compare_runs, evaluate
@@ -109,37 +112,69 @@ def test_validation_loss_of_given_vectors_does_not_depend_on_the_precision_of_tr
         assert run._validate(examples, rows) == pytest.approx(expected, rel=1e-6)
 
 
-def train_projections(image_folder, folder, **changes):
-    """Train on frozen towers; return the losses of all steps, the validation losses and the projections."""
-    quick = {"steps": 12, "log_every": 1, "evaluate_every": 6, "save_every": 12, "freeze": ["image.", "text."], "augment": {}}
+def train_on_frozen_towers(image_folder, folder, **changes):
+    """Return the losses of all steps, the validation losses, and all weights."""
+    quick = {"steps": 24, "log_every": 1, "evaluate_every": 12, "save_every": 24, "freeze": ["image.", "text."], "augment": {}}
     trained = train(settings(image_folder, train={**SETTINGS["train"], **quick, **changes}), folder, device="cpu")
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     losses = [line[name] for line in lines for name in ("loss", "valid_loss") if name in line]
-    return torch.tensor(losses), trained.model.image_projection.weight, trained.model.text_projection.weight
+    return torch.tensor(losses), list(trained.model.parameters())
 
 
-def test_frozen_towers_that_run_once_train_the_same_projections(image_folder, tmp_path, monkeypatch, capsys):
-    noise = {"regularize": {"projection_dropout": 0.3}}
-    once = train_projections(image_folder, tmp_path / "once", **noise)
-    assert RAN_ONCE in capsys.readouterr().err and len(once[0]) == 14
+@pytest.mark.parametrize("freeze", [["image."], ["text."], ["image.", "text."]])
+def test_frozen_towers_that_run_once_train_the_same_model(image_folder, tmp_path, monkeypatch, capsys, freeze):
+    changes = {"freeze": freeze, "regularize": {"projection_dropout": 0.3}}
+    read = Counter()
+    for tower in (VitEncoder, ClipTextEncoder):
+        monkeypatch.setattr(tower, "forward", count_rows(read, tower.__name__, tower.forward))
+    once = train_on_frozen_towers(image_folder, tmp_path / "once", **changes)
+    assert RAN_ONCE in capsys.readouterr().err and len(once[0]) == 26
+    read_once = Counter(read)
     monkeypatch.setattr(ContrastiveRun, "_run_frozen", lambda run, rows: rows)
-    every_step = train_projections(image_folder, tmp_path / "every step", **noise)
+    every_step = train_on_frozen_towers(image_folder, tmp_path / "every step", **changes)
     assert RAN_ONCE not in capsys.readouterr().err
     torch.testing.assert_close(once, every_step)
+    read.subtract(read_once)
+    for tower, name in (("VitEncoder", "image."), ("ClipTextEncoder", "text.")):
+        assert (read_once[tower] < read[tower]) == (name in freeze), "read less often exactly where it is frozen"
+
+
+def count_rows(read, name, forward):
+    """Return `forward` of a module, which adds the rows that it reads to `read`."""
+
+    def counted(tower, *args, **inputs):
+        read[name] += len([*args, *inputs.values()][0])
+        return forward(tower, *args, **inputs)
+
+    return counted
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"freeze": ["image."]},
-        {"augment": {"flip": True}},
+        {"freeze": []},
+        {"freeze": ["image."], "augment": {"flip": True}},
         {"regularize": {"dropout": 0.1}},
         {"regularize": {"drop_path": 0.1}},
     ],
 )
 def test_towers_run_in_every_step_where_their_outputs_change(image_folder, tmp_path, changes, capsys):
-    train_projections(image_folder, tmp_path / "run", **changes)
+    train_on_frozen_towers(image_folder, tmp_path / "run", **changes)
     assert RAN_ONCE not in capsys.readouterr().err
+
+
+def test_dropout_of_the_texts_does_not_concern_a_frozen_convolutional_tower(image_folder, tmp_path, capsys):
+    quick = {
+        "steps": 2,
+        "evaluate_every": 2,
+        "save_every": 2,
+        "freeze": ["image."],
+        "augment": {},
+        "regularize": {"dropout": 0.1},
+    }
+    model = {**SETTINGS["model"], "image": {"kind": "cnn", "widths": [8, 16], "strides": [2, 2]}}
+    train(settings(image_folder, model=model, train=quick), tmp_path / "run", device="cpu")
+    assert RAN_ONCE in capsys.readouterr().err
 
 
 def test_contrastive_training_raises_retrieval_recall(run):

@@ -195,6 +195,10 @@ class ImageTextRows(Rows):
     """The hard negatives of image i are negative_offsets[i] … negative_offsets[i + 1] of `captions`."""
     num_negatives: int = 0
     """Hard negatives of each image in a batch; every epoch uses the next ones."""
+    image_vectors: Tensor | None = None  # (N, D)
+    """What a frozen tower gives for the pixels, and replaces them."""
+    text_vectors: Tensor | None = None  # (M, D)
+    """What a frozen tower gives for the captions, and replaces them."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -210,28 +214,15 @@ class ImageTextRows(Rows):
         return np.concatenate([chosen, take_turns(self.negative_offsets, rows, seed, epoch, self.num_negatives)])
 
     def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        text = encoder_inputs(self.captions.take(self.chosen_captions(rows, seed, epoch), seed, epoch), self.special_tokens)
-        batch = Batch(text, torch.arange(len(rows)), rows)
+        texts = self.chosen_captions(rows, seed, epoch)
+        if self.text_vectors is None:
+            inputs = encoder_inputs(self.captions.take(texts, seed, epoch), self.special_tokens)
+        else:
+            inputs = {"text_vectors": self.text_vectors[texts]}
+        batch = Batch(inputs, torch.arange(len(rows)), rows)
+        if self.image_vectors is not None:
+            return replace(batch, inputs={"image_vectors": self.image_vectors[rows], **inputs})
         return with_pixels(batch, self.pixels, rows, self.augment, seed, epoch)
-
-
-@dataclass
-class ImageTextVectorRows(Rows):
-    """The same pairs as the vectors that frozen towers give for them."""
-
-    pairs: ImageTextRows
-    images: Tensor  # (N, D)
-    texts: Tensor  # (M, D)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def lengths(self, seed: int, epoch: int) -> list[np.ndarray]:
-        return self.pairs.lengths(seed, epoch)
-
-    def batch(self, rows: np.ndarray, seed: int, epoch: int) -> Batch:
-        texts = self.texts[self.pairs.chosen_captions(rows, seed, epoch)]
-        return Batch({"image_vectors": self.images[rows], "text_vectors": texts}, torch.arange(len(rows)), rows)
 
 
 def take_turns(offsets: np.ndarray, rows: np.ndarray, seed: int, epoch: int, number: int = 1) -> np.ndarray:

@@ -79,11 +79,14 @@ class Clip(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the features of images and of texts (B, E) each, and the scale of their products.
 
-        `image_vectors` and `text_vectors` (B, D) replace the inputs of frozen towers by their outputs.
+        `image_vectors` and `text_vectors` (B, D) replace the inputs of a frozen tower by its outputs.
         """
-        if image_vectors is None or text_vectors is None:
-            assert pixels is not None and source is not None and lengths is not None
-            image_vectors, text_vectors = self.encode_images(pixels), self.text(source, lengths)
+        if image_vectors is None:
+            assert pixels is not None, "no images"
+            image_vectors = self.encode_images(pixels)
+        if text_vectors is None:
+            assert source is not None and lengths is not None, "no texts"
+            text_vectors = self.text(source, lengths)
         return self.project_images(image_vectors), self.project_texts(text_vectors), self.scale()
 
     def image_features(self, pixels: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self, cast, overload
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import distributed
-from regard.batches.image_rows import ImageClassificationRows, ImageTextRows, ImageTextVectorRows
+from regard.batches.image_rows import ImageClassificationRows, ImageTextRows
 from regard.batches.ragged import Ragged
 from regard.batches.rows import Rows, encoder_inputs
 from regard.corpus.examples import ImageExamples
@@ -188,25 +188,26 @@ class ContrastiveRun(Run):
         return distributed.all_reduce_sum(found)
 
     def _run_frozen(self, rows: Rows) -> Rows:
-        """Encode every image and text once, where both towers are frozen and training adds no noise before their outputs."""
-        regularize, towers, model = self.recipe.train.regularize, (self.model.image, self.model.text), self.recipe.model
-        if (
-            not isinstance(rows, ImageTextRows)
-            or rows.augment is not None
-            or regularize.has_noise
-            or regularize.bpe_dropout
-            or not are_frozen(self.model, towers)
-            or 4 * (len(rows) * model.image.width + len(rows.captions.ids) * model.text.width) > MAX_VECTOR_BYTES
-        ):
+        """Encode every image once, where its tower is frozen and training adds no noise to its outputs; and texts likewise."""
+        if not isinstance(rows, ImageTextRows):
             return rows
-        images = ImageClassificationRows(rows.pixels, np.zeros(len(rows), np.int64), self._max_positions)
-        texts = rows.captions.take(np.arange(len(rows.captions.ids)), 0, 0)
+        regularize, model = self.recipe.train.regularize, self.recipe.model
+        images_vary = rows.augment is not None or (model.image.kind == "vit" and regularize.has_noise)
+        texts_vary = regularize.has_noise or regularize.bpe_dropout > 0
         with in_mode(self.model, training=False):
-            vectors = (
-                self._images.encode(images, self.model.encode_images, model.image.width),
-                self._encode_texts(texts, self.model.text, model.text.width),
-            )
-        return ImageTextVectorRows(rows, *map(torch.from_numpy, vectors))
+            if not images_vary and self._can_run_once(self.model.image, len(rows), model.image.width):
+                images = ImageClassificationRows(rows.pixels, np.zeros(len(rows), np.int64), self._max_positions)
+                vectors = self._images.encode(images, self.model.encode_images, model.image.width)
+                rows = replace(rows, image_vectors=torch.from_numpy(vectors))
+            if not texts_vary and self._can_run_once(self.model.text, len(rows.captions.ids), model.text.width):
+                texts = rows.captions.take(np.arange(len(rows.captions.ids)), 0, 0)
+                vectors = self._encode_texts(texts, self.model.text, model.text.width)
+                rows = replace(rows, text_vectors=torch.from_numpy(vectors))
+        return rows
+
+    def _can_run_once(self, tower: nn.Module, number: int, width: int) -> bool:
+        """Whether a tower is frozen, and its vectors of so many inputs fit into memory."""
+        return are_frozen(self.model, [tower]) and 4 * number * width <= MAX_VECTOR_BYTES
 
     def _label_vectors(self, labels: Sequence[str], templates: Sequence[str] = DEFAULT_TEMPLATES) -> np.ndarray:
         """Return a unit vector for each label (C, E), the mean over templates."""
