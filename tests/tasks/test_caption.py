@@ -134,6 +134,27 @@ def test_a_frozen_encoder_that_runs_once_trains_the_same_captioner(image_folder,
     assert scores.scores["perplexity"].score == pytest.approx(again.scores["perplexity"].score, rel=1e-3)
 
 
+def test_an_ensemble_over_one_frozen_encoder_runs_it_once(run, monkeypatch):
+    together = regard.load(run.folder, ensemble=[run.folder], device="cpu")
+    (other,) = together._ensemble
+    with torch.no_grad():
+        other.model.output.weight.add_(0.1 * torch.randn_like(other.model.output.weight))
+    together.model.encoder.blocks.requires_grad_(False)
+    examples = together.data.valid
+    rows = together._evaluation_rows(examples)
+    assert together._run_frozen(rows).feature_maps is not None
+    once = together._score("mine", examples)
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptionRun, "_run_frozen", lambda run, rows: rows)
+        every_time = together._score("mine", examples)
+    assert once.outputs == every_time.outputs
+    assert once.scores["perplexity"].score == pytest.approx(every_time.scores["perplexity"].score, rel=1e-3)
+    assert once.scores["perplexity"].score != pytest.approx(run._score("mine", examples).scores["perplexity"].score, rel=1e-2)
+    with torch.no_grad():
+        next(other.model.encoder.blocks.parameters()).add_(0.1)
+    assert together._run_frozen(rows) is rows
+
+
 @pytest.mark.parametrize("changes", [{"freeze": []}, {"augment": {"crop_padding": 1}}])
 def test_an_encoder_runs_in_every_step_where_its_outputs_change(image_folder, tmp_path, changes, capsys):
     train_decoder(image_folder, tmp_path / "run", **changes)

@@ -33,7 +33,7 @@ from regard.scoring import (
 from regard.tasks.base import Run
 from regard.tasks.self_critical import SelfCriticalLoss
 from regard.tasks.shared.embedding import EmbeddedText
-from regard.tasks.shared.images import MAX_VECTOR_BYTES, ImageInput, are_frozen, in_mode
+from regard.tasks.shared.images import MAX_VECTOR_BYTES, ImageInput, are_frozen, have_equal_weights, in_mode
 from regard.tasks.shared.one_or_many import as_several, best_or_ranked, one_or_many
 from regard.tasks.shared.search import SearchOptions, search_params
 from regard.tasks.starters.image_starters import caption_recipe
@@ -214,7 +214,7 @@ class CaptionRun(Run):
         settings, length = self.recipe.model.encoder, math.prod(self.model.grid)
         if (
             not isinstance(rows, CaptionRows)
-            or self._ensemble  # each model of an ensemble has an encoder of its own
+            or not self._shares_feature_maps()
             or rows.augment is not None
             or (settings.kind == "patches" and self.recipe.train.regularize.has_noise)
             or not are_frozen(self.model, self.model.feature_map_modules())
@@ -225,6 +225,13 @@ class CaptionRun(Run):
         with in_mode(self.model, training=False):
             maps = self._images.encode(images, self.model.feature_map, length, settings.width, dtype=np.float16)
         return replace(rows, feature_maps=torch.from_numpy(maps).to(self.device))
+
+    def _shares_feature_maps(self) -> bool:
+        """Whether all models of an ensemble compute the same feature maps, as they do over the same frozen encoder."""
+        if any(run.recipe.model.encoder != self.recipe.model.encoder for run in self._ensemble):
+            return False
+        own, *others = (run.model.feature_map_modules() for run in (self, *self._ensemble))
+        return all(have_equal_weights(one, other) for modules in others for one, other in zip(own, modules))
 
     def _inputs(self, text: ImageInput) -> dict[str, Tensor]:
         """Return an image, and its best caption as decoder input."""

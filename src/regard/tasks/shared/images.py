@@ -94,6 +94,11 @@ def are_frozen(model: nn.Module, modules: Iterable[nn.Module]) -> bool:
     return not follow_batches and not any(p.requires_grad for part in parts for p in part.parameters(recurse=False))
 
 
+def have_equal_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules of the same settings compute the same."""
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one.state_dict().values(), other.state_dict().values()))
+
+
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Put a model into training or evaluation mode, and back."""
