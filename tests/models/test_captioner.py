@@ -16,7 +16,8 @@ from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_or_sample
 from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, SamePaddingConv2d, convert_package_weights
-from regard.recipe import CaptionModel, Regularization
+from regard.recipe import CaptionModel, EfficientNetEncoderModel, Regularization
+from regard.recipe.image_models import EFFICIENTNET_MAPS
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 from regard.training.losses import CrossEntropy
@@ -268,9 +269,10 @@ def package_name(name):
     return f"{ends['.'.join(layer)]}.{tensor}"
 
 
-def test_efficientnet_has_its_published_size_and_loads_the_package_weights():
-    network = EfficientNet().eval()
-    assert sum(p.numel() for p in network.parameters()) == 4_652_008 - 1_281_000
+@pytest.mark.parametrize(("kind", "published"), [("lite0", 4_652_008), ("lite1", 5_416_680), ("lite2", 6_092_072)])
+def test_efficientnet_has_its_published_size_and_loads_the_package_weights(kind, published):
+    network = EfficientNet(f"efficientnet-{kind}").eval()
+    assert sum(p.numel() for p in network.parameters()) == published - 1_281_000  # without its classifier
     weights = {package_name(name): torch.randn_like(tensor, dtype=torch.float) for name, tensor in network.state_dict().items()}
     found = convert_package_weights({**weights, "_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)})
     assert found.keys() == network.state_dict().keys()
@@ -310,6 +312,20 @@ def test_same_padding_is_that_of_tensorflow(kernel, stride):
         expected = nn.functional.conv2d(padded, convolution.weight, stride=stride, groups=4)
         assert list(expected.shape[2:]) == out
         torch.testing.assert_close(convolution(x), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("kind", EFFICIENTNET_MAPS)
+def test_feature_maps_of_an_efficientnet_have_the_channels_stride_and_blocks_of_its_settings(kind):
+    for channels in EFFICIENTNET_MAPS[kind]:
+        settings = EfficientNetEncoderModel.model_validate({"kind": kind, "channels": channels})
+        network = EfficientNet(kind, channels).eval()
+        assert len(network.blocks) == settings.layers
+        assert network(torch.zeros(1, 3, 33, 64)).shape == (1, channels, *settings.grid((33, 64)))
+
+
+def test_channels_of_another_efficientnet_are_refused():
+    with pytest.raises(ValueError, match="efficientnet-lite2 has feature maps of 1280, 352, 120 channels"):
+        EfficientNetEncoderModel(kind="efficientnet-lite2", channels=112)
 
 
 def test_more_frozen_blocks_than_there_are_is_refused():

@@ -119,7 +119,7 @@ SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
 
 @pytest.mark.parametrize(
     "encoder",
-    [SMALL_CNN, {**VIT, "kind": "patches"}, {"kind": "efficientnet-lite0", "channels": 112, "frozen": False}],
+    [SMALL_CNN, {**VIT, "kind": "patches"}, {"kind": "efficientnet-lite2", "channels": 120, "frozen": False}],
     ids=lambda e: e["kind"],
 )
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ SMALL_CNN = {"kind": "cnn", "widths": [8, 12, 16], "strides": [2, 1, 2]}
     ids=lambda d: d["kind"],
 )
 def test_macs_of_captioners_equal_torch_flop_counter(encoder, decoder):
-    size = (32, 64) if encoder["kind"] == "efficientnet-lite0" else (8, 12)
+    size = (32, 64) if encoder["kind"] == "efficientnet-lite2" else (8, 12)
     recipe = build_recipe(
         {
             "task": "caption",

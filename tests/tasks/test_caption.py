@@ -1,6 +1,7 @@
 """Image captioning: training, attention of the generated words, scoring and the command line."""
 
 import copy
+import hashlib
 import json
 import shutil
 
@@ -353,7 +354,7 @@ def test_invalid_caption_settings_are_refused_before_training(image_folder, tmp_
         ({"model": {"encoder": {"kind": "efficientnet-lite0"}}}, "train.init_from"),
         ({"model": {"encoder": {"kind": "patches", "patch_size": 5}}}, "not a multiple of model.encoder.patch_size"),
         ({"model": {"encoder": {"kind": "cnn", "widths": [8, 8]}}}, "one of each per block"),
-        ({"model": {"encoder": {"kind": "vgg"}}}, "should be cnn, patches or efficientnet-lite0"),
+        ({"model": {"encoder": {"kind": "vgg"}}}, "should be cnn, patches or efficientnet-lite0, -lite1 or -lite2"),
         ({"model": {"decoder": {"kind": "gru"}}}, "should be lstm or transformer"),
         ({"model": {"decoder": {"hight": 3}}}, "no setting 'hight' in model.decoder"),
     ]:
@@ -370,23 +371,24 @@ def test_starter_recipe_of_captions_is_valid(image_folder, run_cli):
     assert config.task == "caption" and config.data.captions == [1, 2] and config.data.root == str(image_folder)
 
 
-def test_efficientnet_package_weights_are_converted_only_if_their_hash_matches(image_folder, tmp_path, monkeypatch):
-    package = tmp_path / efficientnet.PACKAGE
+@pytest.mark.parametrize("name", efficientnet.PACKAGES)
+def test_efficientnet_package_weights_are_converted_only_if_their_hash_matches(image_folder, tmp_path, monkeypatch, name):
+    package, known = tmp_path / name, efficientnet.PACKAGES[name]
     (package / "models").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('nobody runs this')\n")
-    torch.save({}, package / efficientnet.FILE, _use_new_zipfile_serialization=False)
+    torch.save({}, package / known.file, _use_new_zipfile_serialization=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="not the file of version"):
-        convert(efficientnet.PACKAGE, tmp_path / "weights")
+        convert(name, tmp_path / "weights")
     torch.manual_seed(3)
-    mine = EfficientNet().state_dict()
-    digest = efficientnet.hashlib.sha256((package / efficientnet.FILE).read_bytes()).hexdigest()
-    monkeypatch.setattr(efficientnet, "SHA256", digest)
+    mine = EfficientNet(known.kind).state_dict()
+    digest = hashlib.sha256((package / known.file).read_bytes()).hexdigest()
+    monkeypatch.setitem(efficientnet.PACKAGES, name, known._replace(sha256=digest))
     monkeypatch.setattr(efficientnet, "convert_package_weights", lambda found: mine)
-    assert convert(efficientnet.PACKAGE, tmp_path / "weights") is None
+    assert convert(name, tmp_path / "weights") is None
     config = settings(
         image_folder,
-        model={"encoder": {"kind": "efficientnet-lite0"}},
+        model={"encoder": {"kind": known.kind}},
         train={
             "steps": 2,
             "evaluate_every": 2,

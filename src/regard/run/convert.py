@@ -18,7 +18,7 @@ from regard.decoding.greedy import greedy_or_sample
 from regard.errors import UserError
 from regard.files import atomic_write, writing_into
 from regard.interop.convert import has_family, is_huggingface_folder, open_huggingface_folder, write_huggingface_folder
-from regard.interop.efficientnet import PACKAGE, load_packaged_weights
+from regard.interop.efficientnet import PACKAGES, load_packaged_weights
 from regard.interop.equivalent import sines_first_order
 from regard.interop.peft import adapted_run, write_peft_adapter
 from regard.interop.verify import (
@@ -53,8 +53,8 @@ def convert(
     """Write a run, a Hugging Face folder or one of the hub into `out`; if `verify`, return the proof of equal outputs."""
     if to not in FORMATS:
         raise UserError(f"--to {to}: should be {', '.join(FORMATS)}")
-    if str(source) == PACKAGE and not Path(source).exists():
-        write_packaged_weights(Path(out), verify)
+    if str(source) in PACKAGES and not Path(source).exists():
+        write_packaged_weights(str(source), Path(out), verify)
         return None
     run = load_native(source, device=device, allow_pickle=allow_pickle)
     if to == "hf" and not has_family(run):
@@ -119,11 +119,11 @@ def push_run(run: str | Path, name: str, *, to: str = "hf", private: bool = Fals
     return str(commit.commit_url)
 
 
-def write_packaged_weights(folder: Path, verify: bool) -> None:
-    """Write the weights of EfficientNet-Lite0, for `train.init_from` of a captioner."""
+def write_packaged_weights(package: str, folder: Path, verify: bool) -> None:
+    """Write the weights of an EfficientNet, for `train.init_from` of a captioner."""
     if verify:
-        raise UserError(f"--verify: {PACKAGE} has weights without a program to compare with; leave it out")
-    weights = load_packaged_weights()
+        raise UserError(f"--verify: {package} has weights without a program to compare with; leave it out")
+    weights = load_packaged_weights(package)
     with writing_into(folder):
         write_weights(folder / "model.safetensors", weights)
 
