@@ -84,6 +84,7 @@ docs: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	$(BIN)/python docs/settings.py
 	$(BIN)/python docs/tree.py
+	$(BIN)/python docs/recipes.py
 	$(BIN)/python docs/notebooks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

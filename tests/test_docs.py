@@ -27,6 +27,14 @@ def test_settings_page_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page, "stale: run make docs"
 
 
+def test_page_of_the_recipes_is_up_to_date_and_lists_each_with_its_score():
+    page = load(ROOT / "docs" / "recipes.py").recipes_page()
+    assert (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8") == page, "stale: run make docs"
+    rows = re.findall(r"^\| \[([\w-]+)\]\(.*?\) \| (.*?) \| (.*?) \| .*\|$", page, re.M)
+    assert sorted(name for name, *_ in rows) == sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
+    assert all(about and re.search(r"\d", score) for _, about, score in rows)
+
+
 def test_version_agrees_with_pyproject_citation_and_changelog():
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # read from regard.__version__
     assert f"version: {regard.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
