@@ -53,13 +53,14 @@ def first_sentence(text: str) -> str:
 
 
 def describe_score(recipe: dict[str, Any], header: dict[str, str]) -> str:
-    """Return the scores that a recipe reports, or the sentence of its header where it has none with several seeds."""
+    """Return the scores that a recipe reports, and the sentence of its header where that has others: of more models, of one seed."""
     found = [
         f"`{test_set}.{metric}` {score['mean']} ± {score['spread']} ({len(score['seeds'])})"
         for test_set, metrics in recipe.get("score", {}).items()
         for metric, score in metrics.items()
     ]
-    return "<br>".join(found) if found else first_sentence(header.get("score", header.get("published", "")))
+    described = first_sentence(header.get("score", header.get("published", "")))
+    return "<br>".join(found if found and "±" not in described else [*found, described])
 
 
 def recipes_page() -> str:
