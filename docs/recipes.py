@@ -53,7 +53,7 @@ def first_sentence(text: str) -> str:
 
 
 def describe_score(recipe: dict[str, Any], header: dict[str, str]) -> str:
-    """Return the scores that a recipe reports, and the sentence of its header where that has others: of more models, of one seed."""
+    """Return the scores that a recipe reports, and the sentence of its header where that has more, or they are of one seed."""
     found = [
         f"`{test_set}.{metric}` {score['mean']} ± {score['spread']} ({len(score['seeds'])})"
         for test_set, metrics in recipe.get("score", {}).items()
