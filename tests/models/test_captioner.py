@@ -18,6 +18,7 @@ from regard.decoding.sampling import greedy
 from regard.models.efficientnet import EfficientNet, SamePaddingConv2d, convert_package_weights
 from regard.recipe import CaptionModel, EfficientNetEncoderModel, Regularization
 from regard.recipe.image_models import EFFICIENTNET_MAPS
+from regard.recipe.images import CaptionRegularization
 from regard.tasks import find_task
 from regard.tokens.special_tokens import BOS, EOS
 from regard.training.losses import CrossEntropy
@@ -30,12 +31,13 @@ ENCODERS = {
 }
 
 
-def build(encoder="cnn", seed=0, **decoder):
+def build(encoder="cnn", seed=0, feature_dropout=0.0, **decoder):
     torch.manual_seed(seed)
     shape = {"heads": 2, "feed_forward": 16, "layers": 2} if decoder.get("kind") == "transformer" else {}
     settings = {"width": 8, **shape, **decoder}
     settings = CaptionModel.model_validate({"encoder": ENCODERS[encoder], "decoder": settings, "max_length": 16})
-    model = find_task("caption", settings.kind).models[settings.kind](settings, SIZE, V, Regularization(dropout=0.0))
+    regularize = CaptionRegularization(dropout=0.0, feature_dropout=feature_dropout)
+    model = find_task("caption", settings.kind).models[settings.kind](settings, SIZE, V, regularize)
     return model.double().eval()
 
 
@@ -72,6 +74,19 @@ def test_cached_equals_uncached(model):
         logits, state = model.step(target[:, start:end], state)
         parts.append(logits)
     close(torch.cat(parts, 1), model(pixels, target))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+@pytest.mark.parametrize("encoder", ["cnn", "patches"])
+def test_dropped_channels_are_zero_in_every_cell_of_an_image(encoder, kind):
+    model = build(encoder, kind=kind, feature_dropout=0.4)
+    pixels, _ = examples(B=50)
+    features = model.image_features(pixels)  # (B, S, D)
+    dropped = model.train().image_features(pixels)
+    kept = dropped.ne(0).any(1, keepdim=True)  # (B, 1, D)
+    close(dropped, torch.where(kept, features / 0.6, 0.0))
+    assert 0.5 < kept.double().mean() < 0.7
+    assert (kept != kept[:1]).any(), "each image loses channels of its own"
 
 
 @given(models())

@@ -28,8 +28,8 @@ from regard.models.transformer import init_xavier
 
 if TYPE_CHECKING:
     from regard.batches.batch import Batch
-    from regard.recipe import Regularization
     from regard.recipe.image_models import CaptionModel, LstmDecoderModel
+    from regard.recipe.images import CaptionRegularization
 
 BASELINE_DECAY = 0.9
 """Of the reward baseline: b ← 0.9 b + 0.1 log p (sec. 4.1)."""
@@ -43,11 +43,12 @@ class Captioner(nn.Module):
 
     output: nn.Linear
 
-    def __init__(self, settings: "CaptionModel", size: tuple[int, int], regularize: "Regularization | None" = None):
+    def __init__(self, settings: "CaptionModel", size: tuple[int, int], regularize: "CaptionRegularization | None" = None):
         super().__init__()
         self.settings = settings
         self.grid = settings.encoder.grid(size)
         self.encoder = build_image_encoder(settings.encoder, size, regularize)
+        self.feature_dropout = nn.Dropout1d(regularize.feature_dropout if regularize else 0.0)
 
     def adapt_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of another model for this one, whose image encoder may end earlier."""
@@ -69,7 +70,8 @@ class Captioner(nn.Module):
     def image_features(self, pixels: Tensor) -> Tensor:
         """Return the vectors (B, S, D) to attend to, of pixels (B, 3, H, W) or of their `feature_map` (B, S, D)."""
         x = self.feature_map(pixels) if pixels.dim() == 4 else pixels.to(self.output.weight.dtype)
-        return self.encoder.add_positions(x) if isinstance(self.encoder, ImageFeatureMap) else x
+        x = self.encoder.add_positions(x) if isinstance(self.encoder, ImageFeatureMap) else x
+        return self.feature_dropout(x.transpose(1, 2)).transpose(1, 2)
 
 
 class LstmCaptioner(Captioner):
@@ -78,7 +80,7 @@ class LstmCaptioner(Captioner):
     once_per_example = ("bridge",)
 
     def __init__(
-        self, settings: "CaptionModel", size: tuple[int, int], vocabulary: int, regularize: "Regularization | None" = None
+        self, settings: "CaptionModel", size: tuple[int, int], vocabulary: int, regularize: "CaptionRegularization | None" = None
     ):
         super().__init__(settings, size, regularize)
         decoder, width = settings.decoder, settings.encoder.width
@@ -203,7 +205,7 @@ class TransformerCaptioner(Captioner):
     """The decoder of the 2017 Transformer over the feature map."""
 
     def __init__(
-        self, settings: "CaptionModel", size: tuple[int, int], vocabulary: int, regularize: "Regularization | None" = None
+        self, settings: "CaptionModel", size: tuple[int, int], vocabulary: int, regularize: "CaptionRegularization | None" = None
     ):
         super().__init__(settings, size, regularize)
         decoder = settings.decoder

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from regard.recipe.data import Data, ShapesWorld
 from regard.recipe.settings import Fraction, Natural, NonNegative, Settings, Size
-from regard.recipe.training import SelfCritical, Training
+from regard.recipe.training import Regularization, SelfCritical, Training
 
 Side = Annotated[int, Field(ge=1, le=8192)]
 
@@ -132,9 +132,15 @@ class ImageTraining(Training):
         return f"{self.images_per_batch:,} images"
 
 
+class CaptionRegularization(Regularization):
+    feature_dropout: Fraction = 0.0
+    """On the channels of the feature map that a captioner attends to: a dropped channel is zero in every cell of an image."""
+
+
 class CaptionTraining(ImageTraining):
     """The training loop of captioners."""
 
+    regularize: CaptionRegularization = CaptionRegularization()
     self_critical: SelfCritical | None = None
     """Train on the BLEU of the model's own samples."""
 
