@@ -1,4 +1,4 @@
-"""The gated convolution: its equation, its neighbourhood, its padding."""
+"""The gated convolution: its equation, its neighbourhood, its padding; convolutions with a batch norm without gradients."""
 
 import math
 
@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.layers.convolution import GatedConvolution
+from regard.layers.convolution import BasicBlock, GatedConvolution
+from regard.models.efficientnet import InvertedResidual
 
 kernels = st.sampled_from([1, 3, 5, 7])
 
@@ -78,3 +79,40 @@ def test_each_output_depends_on_its_neighbourhood_only(T, kernel, seed):
 def test_even_kernel_is_rejected():
     with pytest.raises(AssertionError, match="odd kernel, got 4"):
         GatedConvolution(8, 4)
+
+
+@given(
+    build=st.sampled_from(
+        [
+            lambda: BasicBlock(4, 4, (7, 7)),
+            lambda: BasicBlock(4, 6, (4, 4), stride=2),
+            lambda: InvertedResidual(4, 4, 5, 1, 6),
+            lambda: InvertedResidual(4, 6, 3, 2, 1),
+        ]
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_batch_norms_folded_into_convolutions_give_the_same_outputs(build, seed):
+    """In inference without gradients the norm is part of the convolution's weights; with them, and in training, it is not."""
+    torch.manual_seed(seed)
+    block, x = build().double(), torch.randn(2, 4, 7, 7, dtype=torch.float64)
+    norms = [module for module in block.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.1, 2)
+    calls = []
+    for norm in norms:
+        norm.register_forward_hook(lambda *_: calls.append(1))
+    expected = block.eval()(x)
+    assert len(calls) == len(norms)
+    with torch.no_grad():
+        given_x = x.clone()
+        torch.testing.assert_close(block(given_x), expected, atol=1e-12, rtol=1e-9)
+        assert torch.equal(given_x, x)
+        assert len(calls) == len(norms)
+        before = norms[0].running_mean.clone()
+        block.train()(x)
+    assert len(calls) == 2 * len(norms)
+    assert not torch.equal(norms[0].running_mean, before)

@@ -48,6 +48,18 @@ class GridConv2d(nn.Conv2d):
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
+def must_normalize(norm: nn.BatchNorm2d) -> bool:
+    """Whether a batch norm needs the outputs of its convolution: in training, and where gradients are taken."""
+    return norm.training or torch.is_grad_enabled()
+
+
+def fold_norm(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of a convolution that includes the batch norm after it, with its running statistics."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    return weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+
+
 class BatchNormConv2d(nn.Conv2d):
     """A convolution without bias and a batch norm of its output (Ioffe & Szegedy 2015), which has the size `grid`."""
 
@@ -58,7 +70,9 @@ class BatchNormConv2d(nn.Conv2d):
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(super().forward(x))
+        if must_normalize(self.norm):
+            return self.norm(super().forward(x))
+        return self._conv_forward(x, *fold_norm(self.weight, self.norm))
 
 
 class BasicBlock(nn.Module):

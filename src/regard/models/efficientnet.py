@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.convolution import NormalizePixels
+from regard.layers.convolution import NormalizePixels, fold_norm, must_normalize
 from regard.models.cnn import ImageFeatureMap
 
 if TYPE_CHECKING:
@@ -38,18 +38,30 @@ class SamePaddingConv2d(nn.Conv2d):
     def __init__(self, width: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1):
         super().__init__(width, out, kernel, stride, groups=groups, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
         down, across = (max(0, (-(-n // stride) - 1) * stride + kernel - n) for n in x.shape[2:])
         padding = (down // 2, across // 2)
         if down % 2 or across % 2:  # more at the end, which a convolution cannot pad itself
             x, padding = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2)), (0, 0)
-        return F.conv2d(x, self.weight, None, self.stride, padding, groups=self.groups)
+        return F.conv2d(x, weight, bias, self.stride, padding, groups=self.groups)
 
 
-def conv_norm_relu(convolution: SamePaddingConv2d, active: bool = True) -> nn.Sequential:
-    norm = nn.BatchNorm2d(convolution.out_channels, eps=1e-3, momentum=0.01)
-    return nn.Sequential(convolution, norm, nn.ReLU6()) if active else nn.Sequential(convolution, norm)
+class ConvNormReLU(nn.Sequential):
+    """A convolution, a batch norm, and a ReLU6 if `active`."""
+
+    def __init__(self, convolution: SamePaddingConv2d, active: bool = True):
+        super().__init__(convolution, nn.BatchNorm2d(convolution.out_channels, eps=1e-3, momentum=0.01))
+        self.active = active
+
+    def forward(self, x: Tensor) -> Tensor:
+        convolution, norm = self
+        assert isinstance(convolution, SamePaddingConv2d) and isinstance(norm, nn.BatchNorm2d)
+        if must_normalize(norm):
+            x = norm(convolution(x))
+            return F.relu6(x) if self.active else x
+        x = convolution._conv_forward(x, *fold_norm(convolution.weight, norm))
+        return F.relu6(x, inplace=True) if self.active else x
 
 
 class InvertedResidual(nn.Module):
@@ -58,9 +70,9 @@ class InvertedResidual(nn.Module):
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int):
         super().__init__()
         wide = width * expansion
-        self.expand = conv_norm_relu(SamePaddingConv2d(width, wide)) if expansion > 1 else None
-        self.depthwise = conv_norm_relu(SamePaddingConv2d(wide, wide, kernel, stride, groups=wide))
-        self.project = conv_norm_relu(SamePaddingConv2d(wide, out), active=False)
+        self.expand = ConvNormReLU(SamePaddingConv2d(width, wide)) if expansion > 1 else None
+        self.depthwise = ConvNormReLU(SamePaddingConv2d(wide, wide, kernel, stride, groups=wide))
+        self.project = ConvNormReLU(SamePaddingConv2d(wide, out), active=False)
         self.residual = stride == 1 and width == out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +93,7 @@ class EfficientNet(nn.Module):
     def __init__(self, kind: str = "efficientnet-lite0", channels: int = HEAD):
         super().__init__()
         wider, deeper = SCALES[kind]
-        self.stem = conv_norm_relu(SamePaddingConv2d(3, STEM, 3, 2))
+        self.stem = ConvNormReLU(SamePaddingConv2d(3, STEM, 3, 2))
         self.blocks = nn.ModuleList()
         width = STEM
         for number, kernel, stride, expansion, unscaled in STAGES:
@@ -91,7 +103,7 @@ class EfficientNet(nn.Module):
                 width = out
             if out == channels:
                 break
-        self.head = conv_norm_relu(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
+        self.head = ConvNormReLU(SamePaddingConv2d(width, HEAD)) if channels == HEAD else None
 
     def stages(self) -> list[nn.Module]:
         """Return the stem, the blocks and the head in the order of computation."""
