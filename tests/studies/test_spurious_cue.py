@@ -9,6 +9,7 @@ from regard.studies import cue_data
 from regard.studies.cue_data import IMAGE_SIZE, MODALITIES, NAMES, PATCH, image_examples, text_examples, watermark
 from regard.studies.spurious_cue import (
     CueResult,
+    advantage_table,
     cue_outputs,
     example_figure,
     faithfulness_predicts,
@@ -54,6 +55,21 @@ def test_faithfulness_predicts_the_cue_if_it_ranks_methods_alike():
     assert faithfulness_predicts(result((0.9, 0.6, 0.2, 0.1))) == pytest.approx(-1)
     assert np.isnan(faithfulness_predicts(result((0.5, 0.5, 0.5, 0.5))))
     assert mean_and_spread([0.5, 0.7, float("nan")]) == "0.60 (0.50 to 0.70)" and mean_and_spread([]) == "–"
+
+
+def test_cue_by_advantage_counts_every_method_of_every_model_once():
+    def result(advantages):
+        methods = {f"method {i}": {"advantage": a, "cue": c} for i, (a, c) in enumerate(advantages)}
+        return CueResult("texts", 1, True, {}, {**methods, "random": {"cue": 0.5}}, 1.0)
+
+    _, header, rows = advantage_table("texts", [result([(-0.5, 0.0), (0.0, 0.2)]), result([(0.9, 0.4), (3.0, 1.0)])])
+    assert len(header) == 3 and rows == [
+        ["below 0", "1", "0.00"],
+        ["0 to 1", "2", "0.30 (0.20 to 0.40)"],
+        ["1 to 2", "0", "–"],
+        ["2 to 3", "0", "–"],
+        ["3 or more", "1", "1.00"],
+    ]
 
 
 def test_model_trained_on_texts_with_a_cue_relies_on_it_and_occlusion_finds_it(tmp_path):

@@ -137,7 +137,7 @@ def print_found(found: "Explanation | FaithfulnessReport | HeadReport", as_json:
 @app.command()
 def cue(
     out: Annotated[Path, typer.Option(help="Folder for the data, the runs and the report.")] = Path("runs/cue"),
-    seeds: Annotated[int, typer.Option(min=1, help="Models of each kind.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Models of each kind.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each model.")] = 200,
     examples: Annotated[int, typer.Option(min=32, help="Training examples; a quarter as many in each test set.")] = 800,
     explained: Annotated[int, typer.Option(min=1, help="Explained examples of each model.")] = 10,

@@ -7,8 +7,10 @@ of faithfulness, which do not know of it, tell which method to trust.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ CUE_RATE = 0.95
 """How many of the training examples of the cued label bear the cue."""
 SETS = {"cue": "with the cue", "removed": "without the cue", "swapped": "cue on the other label"}
 """The test sets: the same examples, with the cue on its label, on none, and on the other one."""
+ADVANTAGE_LIMITS = (-math.inf, 0.0, 1.0, 2.0, 3.0, math.inf)
+"""Where the rows of the table by advantage begin and end, in nats."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class CueResult:
 
 
 def run_cue_study(
-    out: Path, *, seeds: int = 3, steps: int = 200, examples: int = 800, explained: int = 10, device: str = "auto"
+    out: Path, *, seeds: int = 10, steps: int = 200, examples: int = 800, explained: int = 10, device: str = "auto"
 ) -> Path:
     """Train models with and without the planted cue into `out`, explain them, and return the path of the report."""
     console = Console(stderr=True, highlight=False)
@@ -160,7 +164,7 @@ def write_study(out: Path, results: Sequence[CueResult], figures: dict[str, Any]
     for name in dict.fromkeys(result.modality for result in results):
         own = [result for result in results if result.modality == name]
         planted = [result for result in own if result.planted]
-        tables += [accuracy_table(name, own), method_table(name, planted)]
+        tables += [accuracy_table(name, own), method_table(name, planted), advantage_table(name, planted)]
         drawn[f"{name}-example"] = (f"One of the {name} with the cue, explained by each method.", figures[name])
     scores = [(r.modality, r.planted, r.accuracy) for r in results]
     drawn["accuracy"] = ("Accuracy by test set; points are seeds.", cue_accuracy_figure(scores, SETS))
@@ -205,3 +209,14 @@ def method_table(name: str, results: Sequence[CueResult]) -> tuple[str, list[str
     ):
         rows.append([what, mean_and_spread(values), "", "", ""])
     return f"{name}: which methods rank the cue first", ["", "cue first", *measures[1:]], rows
+
+
+def advantage_table(name: str, results: Sequence[CueResult]) -> tuple[str, list[str], list[list[str]]]:
+    """Return how often the methods that have an advantage within two limits rank the cue first, every model on its own."""
+    measured = [row for result in results for method, row in result.methods.items() if method != RANDOM_BASELINE]
+    rows = []
+    for low, high in pairwise(ADVANTAGE_LIMITS):
+        first = [row["cue"] for row in measured if low <= row["advantage"] < high]
+        limits = f"below {high:g}" if low == -math.inf else f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+        rows.append([limits, str(len(first)), mean_and_spread(first)])
+    return f"{name}: the cue by advantage", ["advantage over random features, nats", "methods × models", "cue first"], rows
