@@ -89,7 +89,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: dev
-	for part in startup decoding generation encoding training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
+	for part in startup decoding generation encoding images training; do $(BIN)/python benchmarks/cpu_$$part.py || exit 1; done
 
 bench-gpu: dev
 	$(BIN)/python benchmarks/gpu_table.py

@@ -4,7 +4,7 @@
 #   bash benchmarks/diversified.sh SEED [more options of regard train]      REGARD names the program, if it is not .venv/bin/regard
 # Several seeds may run side by side on one GPU.
 set -euo pipefail
-seed=$1
+seed=${1:?usage: bash benchmarks/diversified.sh SEED}
 shift
 regard=${REGARD:-.venv/bin/regard}
 data=data/multi30k

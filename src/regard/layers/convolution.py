@@ -48,13 +48,18 @@ class GridConv2d(nn.Conv2d):
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
-def must_normalize(norm: nn.BatchNorm2d) -> bool:
-    """Whether a batch norm needs the outputs of its convolution: in training, and where gradients are taken."""
-    return norm.training or torch.is_grad_enabled()
+def can_fold_norm(norm: nn.BatchNorm2d, x: Tensor) -> bool:
+    """Whether a convolution of `x` may include the batch norm after it: in inference, without gradients, and in full precision,
+    since rounding the product of both weights to half precision is less exact than rounding each."""
+    is_half = norm.weight.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
+    return not (norm.training or torch.is_grad_enabled() or is_half)
 
 
 def fold_norm(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of a convolution that includes the batch norm after it, with its running statistics."""
+    """Return the weight and bias of a convolution that includes the batch norm after it, with its running statistics.
+
+    As `torch.nn.utils.fusion.fuse_conv_bn_weights`, which makes parameters, so that torch.compile does not take it.
+    """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     return weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
@@ -70,9 +75,9 @@ class BatchNormConv2d(nn.Conv2d):
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        if must_normalize(self.norm):
-            return self.norm(super().forward(x))
-        return self._conv_forward(x, *fold_norm(self.weight, self.norm))
+        if can_fold_norm(self.norm, x):
+            return self._conv_forward(x, *fold_norm(self.weight, self.norm))
+        return self.norm(super().forward(x))
 
 
 class BasicBlock(nn.Module):

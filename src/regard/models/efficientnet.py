@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.convolution import NormalizePixels, fold_norm, must_normalize
+from regard.layers.convolution import NormalizePixels, can_fold_norm, fold_norm
 from regard.models.cnn import ImageFeatureMap
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class ConvNormReLU(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         convolution, norm = self
         assert isinstance(convolution, SamePaddingConv2d) and isinstance(norm, nn.BatchNorm2d)
-        if must_normalize(norm):
-            x = norm(convolution(x))
-            return F.relu6(x) if self.active else x
-        x = convolution._conv_forward(x, *fold_norm(convolution.weight, norm))
-        return F.relu6(x, inplace=True) if self.active else x
+        if can_fold_norm(norm, x):
+            x = convolution._conv_forward(x, *fold_norm(convolution.weight, norm))
+            return F.relu6(x, inplace=True) if self.active else x
+        x = norm(convolution(x))
+        return F.relu6(x) if self.active else x
 
 
 class InvertedResidual(nn.Module):

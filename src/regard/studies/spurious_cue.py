@@ -212,11 +212,11 @@ def method_table(name: str, results: Sequence[CueResult]) -> tuple[str, list[str
 
 
 def advantage_table(name: str, results: Sequence[CueResult]) -> tuple[str, list[str], list[list[str]]]:
-    """Return how often the methods that have an advantage within two limits rank the cue first, every model on its own."""
+    """Return for each range of the advantage the number of methods and models in it, and how often these rank the cue first."""
     measured = [row for result in results for method, row in result.methods.items() if method != RANDOM_BASELINE]
     rows = []
     for low, high in pairwise(ADVANTAGE_LIMITS):
         first = [row["cue"] for row in measured if low <= row["advantage"] < high]
         limits = f"below {high:g}" if low == -math.inf else f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
         rows.append([limits, str(len(first)), mean_and_spread(first)])
-    return f"{name}: the cue by advantage", ["advantage over random features, nats", "methods × models", "cue first"], rows
+    return f"{name}: the cue by advantage", ["advantage over random features, nats", "methods and models", "cue first"], rows
