@@ -87,7 +87,9 @@ def runs_training_kernels(x: Tensor) -> bool:
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
     """Return the type in which products read this tensor: that of autocast, if it is on, else its own."""
-    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    kind = x.device.type
+    enabled = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)  # the meta device has none
+    return torch.get_autocast_dtype(kind) if enabled else x.dtype
 
 
 def _runs_kernels(x: Tensor) -> bool:

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.hardware import autocast_dtype
+
 
 class GatedConvolution(nn.Module):
     """The convolutional encoder layer of Gehring et al. 2017 (sec. 3.2, 3.4 and 3.5): (B, T, D) -> (B, T, D).
@@ -51,7 +53,7 @@ class GridConv2d(nn.Conv2d):
 def can_fold_norm(norm: nn.BatchNorm2d, x: Tensor) -> bool:
     """Whether a convolution of `x` may include the batch norm after it: in inference, without gradients, and in full precision,
     since rounding the product of both weights to half precision is less exact than rounding each."""
-    is_half = norm.weight.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
+    is_half = autocast_dtype(x) in (torch.bfloat16, torch.float16)
     return not (norm.training or torch.is_grad_enabled() or is_half)
 
 
